@@ -3,6 +3,7 @@
 //! The crate must not know state, operators or the planner.
 
 pub mod connector;
+pub mod options;
 
 pub use connector::{
     Committable, ConnectorTable, Position, PreCommit, ReaderContext, SinkConnector, SinkContext, SinkWriter,

@@ -13,6 +13,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod metric;
+pub mod quantity;
 pub mod random;
 pub mod time;
 

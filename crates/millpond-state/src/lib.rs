@@ -7,6 +7,11 @@
 //!                        ▲                                                          │
 //!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
 
+pub mod store;
 pub mod table;
 
 pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
+pub use store::{
+    Backend, CheckpointMetadata, FileHandle, OperatorSnapshot, StateStore, StoreOptions, StoredCheckpoint, TablePart,
+    TableSnapshot, Verify,
+};

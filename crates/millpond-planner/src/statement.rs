@@ -1,0 +1,219 @@
+//! Statements: what a user can say, with spans into their text.
+
+use millpond_core::Location;
+use sqlparser::ast;
+
+/// A statement, its text and where it begins.
+#[derive(Debug, Clone)]
+pub struct ParsedStatement {
+    /// What it says.
+    pub statement: Statement,
+    /// Its text, without the semicolon, as the user wrote it.
+    pub text: String,
+    /// Its first token.
+    pub location: Location,
+}
+
+/// What a user can say.
+#[derive(Debug, Clone)]
+pub enum Statement {
+    /// `CREATE [TEMPORARY] TABLE [IF NOT EXISTS] …`.
+    CreateTable(CreateTable),
+    /// `CREATE [TEMPORARY] VIEW [IF NOT EXISTS] …`.
+    CreateView(CreateView),
+    /// `DROP TABLE [IF EXISTS] t`.
+    DropTable {
+        /// The table.
+        name: ast::Ident,
+        /// No error if it is not there.
+        if_exists: bool,
+    },
+    /// `DROP VIEW [IF EXISTS] v`.
+    DropView {
+        /// The view.
+        name: ast::Ident,
+        /// No error if it is not there.
+        if_exists: bool,
+    },
+    /// `INSERT INTO t [(columns)] query`.
+    Insert(Insert),
+    /// `EXECUTE STATEMENT SET BEGIN … END`: one job with several sinks.
+    StatementSet(Vec<Insert>),
+    /// A query, optionally with `EMIT CHANGES`.
+    Query {
+        /// The query.
+        query: Box<ast::Query>,
+        /// Whether the changelog itself is wanted, with its op column.
+        emit_changes: bool,
+    },
+    /// `SET 'k' = 'v'` or `SET k = v`.
+    Set {
+        /// The key.
+        key: String,
+        /// The value, unquoted.
+        value: String,
+        /// Where the key stands.
+        location: Location,
+    },
+    /// `RESET ['k']`.
+    Reset {
+        /// The key; `None` for all.
+        key: Option<String>,
+    },
+    /// `SHOW …`.
+    Show(Show),
+    /// `DESCRIBE t` or `DESC t`.
+    Describe {
+        /// The table or view.
+        name: ast::Ident,
+    },
+    /// `EXPLAIN [kind] statement`.
+    Explain {
+        /// What of the plan.
+        kind: ExplainKind,
+        /// The statement explained.
+        statement: Box<Statement>,
+    },
+    /// `CHECKPOINT [JOB id]`.
+    Checkpoint {
+        /// The job; `None` for all.
+        job: Option<u64>,
+    },
+    /// `STOP JOB id`: a last checkpoint, then the end.
+    StopJob {
+        /// The job.
+        job: u64,
+    },
+    /// `CANCEL JOB id`: the end, at once.
+    CancelJob {
+        /// The job.
+        job: u64,
+    },
+}
+
+/// `SHOW …`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// Tables.
+    Tables,
+    /// Views.
+    Views,
+    /// Functions.
+    Functions,
+    /// Settings.
+    Settings,
+    /// Jobs.
+    Jobs,
+    /// Checkpoints.
+    Checkpoints,
+}
+
+/// What `EXPLAIN` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExplainKind {
+    /// The StreamPlan.
+    Plan,
+    /// The state bound of every operator.
+    State,
+    /// Kinds and keys per edge.
+    ChangelogMode,
+    /// The optimised logical plan.
+    Logical,
+}
+
+/// `CREATE TABLE`.
+#[derive(Debug, Clone)]
+pub struct CreateTable {
+    /// The name.
+    pub name: ast::Ident,
+    /// No error if it is there already.
+    pub if_not_exists: bool,
+    /// Gone with the session.
+    pub temporary: bool,
+    /// Columns in order.
+    pub columns: Vec<Column>,
+    /// `WATERMARK FOR column AS expr`.
+    pub watermark: Option<Watermark>,
+    /// `PRIMARY KEY (…)`.
+    pub primary_key: Vec<ast::Ident>,
+    /// `PARTITIONED BY (…)`.
+    pub partitioned_by: Vec<ast::Ident>,
+    /// `COMMENT '…'`.
+    pub comment: Option<String>,
+    /// `WITH ('k' = 'v', …)`, with the place of each key.
+    pub options: Vec<(String, String, Location)>,
+}
+
+/// A column of `CREATE TABLE`.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// The name.
+    pub name: ast::Ident,
+    /// What it is.
+    pub kind: ColumnKind,
+    /// `COMMENT '…'`.
+    pub comment: Option<String>,
+}
+
+/// What a column is.
+#[derive(Debug, Clone)]
+pub enum ColumnKind {
+    /// Read from and written to the connector.
+    Physical {
+        /// Its SQL type.
+        data_type: ast::DataType,
+        /// `NOT NULL`.
+        not_null: bool,
+    },
+    /// `c AS expr`.
+    Computed {
+        /// The expression.
+        expr: ast::Expr,
+    },
+    /// `c TYPE METADATA [FROM 'key'] [VIRTUAL]`.
+    Metadata {
+        /// Its SQL type.
+        data_type: ast::DataType,
+        /// The connector's name for it; the column's name if not given.
+        from: Option<String>,
+        /// Not written.
+        is_virtual: bool,
+    },
+}
+
+/// `WATERMARK FOR column AS expr`.
+#[derive(Debug, Clone)]
+pub struct Watermark {
+    /// The time column.
+    pub column: ast::Ident,
+    /// The expression.
+    pub expr: ast::Expr,
+}
+
+/// `CREATE VIEW`.
+#[derive(Debug, Clone)]
+pub struct CreateView {
+    /// The name.
+    pub name: ast::Ident,
+    /// New names of the columns; empty to keep the query's.
+    pub columns: Vec<ast::Ident>,
+    /// No error if it is there already.
+    pub if_not_exists: bool,
+    /// Gone with the session.
+    pub temporary: bool,
+    /// The query.
+    pub query: Box<ast::Query>,
+    /// Text of the query.
+    pub query_text: String,
+}
+
+/// `INSERT INTO`.
+#[derive(Debug, Clone)]
+pub struct Insert {
+    /// The sink table.
+    pub table: ast::Ident,
+    /// Its columns, if listed.
+    pub columns: Vec<ast::Ident>,
+    /// What is inserted.
+    pub query: Box<ast::Query>,
+}
