@@ -309,7 +309,10 @@ impl SourceTask {
             SourcePoll::NotYet { .. } | SourcePoll::End => 0,
         };
         let now = self.now();
-        self.body.context().gate.settle(self.body.epoch(), granted, rows, now);
+        let context = self.body.context();
+        if context.gate.settle(self.body.epoch(), granted, rows, now) {
+            context.signals.ring();
+        }
         match poll {
             SourcePoll::Rows(batch) => self.send(at, batch, now).await,
             SourcePoll::NotYet { retry_at } => {
