@@ -317,7 +317,7 @@ impl Session {
     }
 
     /// Starts a job of the catalog again from its own text.
-    pub(crate) async fn start_again(&self, record: &JobRecord) -> Result<Job> {
+    pub(crate) fn start_again(&self, record: &JobRecord) -> Result<Job> {
         let mut plans = Vec::new();
         for source in split_statements(&record.text) {
             match parse_one(&source)?.statement {
