@@ -7,11 +7,16 @@
 //!                        ▲                                                          │
 //!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
 
+mod files;
+pub mod metadata;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+mod snapshot;
 pub mod store;
 pub mod table;
 
-pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
 pub use store::{
-    Backend, CheckpointMetadata, FileHandle, OperatorSnapshot, StateStore, StoreOptions, StoredCheckpoint, TablePart,
-    TableSnapshot, Verify,
+    Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
+    StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,
 };
+pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
