@@ -43,7 +43,9 @@ use crate::table::{Delta, TableDef, TableKind};
 
 mod fold;
 
-pub(crate) use fold::{Identities, fold, restrict};
+#[cfg(feature = "rocksdb")]
+pub(crate) use fold::Identities;
+pub(crate) use fold::{fold, restrict};
 
 /// Rows of a batch read or made here: large enough to be fast, small enough for memory.
 pub(crate) const ROWS_MAX: usize = 1 << 16;
