@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
-use millpond_planner::Catalog;
+use millpond_planner::{Catalog, CatalogEntry};
 use millpond_state::{Backend, StateStore};
 
 use crate::catalog_log::{CatalogLog, CatalogRecord};
@@ -64,6 +64,16 @@ impl State {
             Some(log) => log.append(record),
             None => Ok(()),
         }
+    }
+}
+
+impl State {
+    /// `table` or `view`.
+    pub(crate) fn kind_of(&self, name: &str) -> Option<&'static str> {
+        self.catalog.find(name).map(|entry| match entry {
+            CatalogEntry::Table(_) => "table",
+            CatalogEntry::View(_) => "view",
+        })
     }
 }
 
