@@ -7,9 +7,11 @@
 //!                        ▲                                                          │
 //!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
 
+pub mod multimap_table;
 pub mod store;
 pub mod table;
 
+pub use multimap_table::{MultimapSpec, MultimapTable};
 pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, OperatorSnapshot, StateStore, StoreOptions, StoredCheckpoint, TablePart,
