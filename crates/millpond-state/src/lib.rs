@@ -15,6 +15,7 @@ mod snapshot;
 pub mod column;
 pub mod key_index;
 pub mod keyed_rows;
+pub mod multimap_table;
 pub mod store;
 pub mod table;
 pub mod value_table;
@@ -23,6 +24,7 @@ pub mod window_table;
 pub use column::{StateColumn, StateValues};
 pub use key_index::{KeyIndex, NO_SLOT};
 pub use keyed_rows::KeyedRows;
+pub use multimap_table::{MultimapSpec, MultimapTable};
 pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
