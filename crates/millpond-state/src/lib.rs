@@ -25,7 +25,6 @@ pub use column::{StateColumn, StateValues};
 pub use key_index::{KeyIndex, NO_SLOT};
 pub use keyed_rows::KeyedRows;
 pub use multimap_table::{MultimapSpec, MultimapTable};
-pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
     StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,
