@@ -21,3 +21,19 @@ pub use operator::{
 };
 pub use stateless::{BatchFunction, Stateless};
 pub use union::UnionFactory;
+pub mod aggregate;
+pub mod event_time;
+pub mod group_aggregate;
+pub mod operator;
+pub mod window;
+pub mod window_aggregate;
+pub mod window_tvf;
+
+pub use aggregate::{AggregateCall, AggregateFunction};
+pub use group_aggregate::GroupAggregateFactory;
+pub use operator::{
+    BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
+};
+pub use window::{WindowKind, WindowSpec};
+pub use window_aggregate::{WindowAggregateFactory, WindowColumn};
+pub use window_tvf::WindowTvfFactory;
