@@ -10,9 +10,12 @@ pub mod batch;
 mod bind;
 pub mod catalog;
 mod choose;
+pub mod diagnostic;
+pub mod dialect;
 mod explain;
 mod interval;
 mod optimize;
+pub mod parser;
 mod plan_error;
 pub mod planner;
 mod properties;
@@ -26,6 +29,7 @@ mod window_relation;
 pub use catalog::{
     BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark, ViewEntry,
 };
+pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
 pub use plan_error::is_unsupported;
 pub use planner::{ColumnDescription, Planner};
 pub use session::PlannerSettings;

@@ -19,14 +19,12 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalN
 use millpond_core::{Error, Location, Result, TimePrecision};
 use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, Spanned, TableFactor};
 
+use crate::dialect::TABLE_ARGUMENT;
 use crate::plan_error::{carried, from_datafusion, location_of, unsupported};
 use crate::sql_type::sql_type;
 
 /// The window table functions, in lower case.
 pub(crate) const FUNCTIONS: [&str; 4] = ["cumulate", "hop", "session", "tumble"];
-
-/// The function by which the parser writes the argument `TABLE t`: `__table_arg((SELECT * FROM t))`.
-const TABLE_ARGUMENT: &str = "__table_arg";
 
 /// How rows are assigned to windows; lengths in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd)]
