@@ -4,9 +4,20 @@
 //! state, their inputs and the epoch's time (invariant 16). The crate must not know tokio,
 //! channels, connectors or clocks.
 
+pub mod calc;
 pub mod event_time;
+pub mod expression;
+pub mod fold;
+pub mod join;
 pub mod operator;
+pub mod stateless;
+pub mod union;
 
+pub use calc::CalcFactory;
+pub use fold::ChangelogFold;
+pub use join::{JoinFactory, JoinRetention, SideRetention};
 pub use operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
 };
+pub use stateless::{BatchFunction, Stateless};
+pub use union::UnionFactory;

@@ -29,6 +29,7 @@ mod window_relation;
 pub use catalog::{
     BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark, ViewEntry,
 };
+pub use batch::TableRows;
 pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
 pub use plan_error::is_unsupported;
 pub use planner::{ColumnDescription, Planner};

@@ -17,7 +17,8 @@ use crate::optimize::optimized;
 use crate::plan_error::from_datafusion;
 use crate::session::{Binder, PlannerSettings, Session};
 use crate::sql_type::sql_type;
-use crate::statement::{CreateTable, CreateView, Insert};
+use crate::parser::{StatementSource, parse_one};
+use crate::statement::{CreateTable, CreateView, Insert, Statement};
 use crate::stream_plan::{PlannedQuery, Presentation, StateBound, StreamPlan};
 
 /// Turns SQL over the tables and views of its catalog into plans.
@@ -130,6 +131,23 @@ impl Planner {
     /// The logical plan of a query, as written.
     pub(crate) fn bound(&self, query: &ast::Query) -> Result<LogicalPlan> {
         Binder::new(&self.session, &self.catalog).query(query)
+    }
+
+    /// The columns that a query gives.
+    pub fn query_schema(&self, query: &ast::Query) -> Result<SchemaRef> {
+        Ok(Arc::clone(self.bound(query)?.schema().inner()))
+    }
+
+    /// Plans the reading of a whole table, all columns, as a stream that ends in the client.
+    pub fn plan_scan(&self, table: &str) -> Result<PlannedQuery> {
+        let source = StatementSource {
+            text: format!("SELECT * FROM `{}`", table.replace('`', "``")),
+            location: millpond_core::Location { line: 1, column: 1 },
+        };
+        match parse_one(&source)?.statement {
+            Statement::Query { query, .. } => self.plan_query(&query),
+            _ => Err(Error::internal("a SELECT is a query")),
+        }
     }
 
     /// The optimised logical plan as text.

@@ -1,0 +1,1 @@
+//! Reading snapshots by SQL: `checkpoint_state(job, uid [, checkpoint])`.
