@@ -77,7 +77,9 @@ impl AggregateUDFImpl for Exact {
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>, DataFusionError> {
         match arguments {
             [DataType::Null] => Ok(vec![DataType::Int64]),
-            [DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64] => Ok(vec![DataType::Int64]),
+            [DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64] => {
+                Ok(vec![DataType::Int64])
+            }
             [number] if number.is_numeric() => Ok(vec![number.clone()]),
             [other] => {
                 let (name, found) = (self.name.to_uppercase(), crate::sql_type::sql_type(other));

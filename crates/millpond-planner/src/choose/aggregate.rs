@@ -116,9 +116,12 @@ impl Chooser<'_> {
         self.group_aggregate(aggregate, &calls, input)
     }
 
-    fn group_roles(&self, input: NodeId, schema: &DFSchema, group: &[Expr]) -> Vec<Role> {
+    pub(super) fn group_roles(&self, input: NodeId, schema: &DFSchema, group: &[Expr]) -> Vec<Role> {
         let roles = &self.facts[input].roles;
-        group.iter().map(|expr| column_index(schema, expr).map_or(Role::Plain, |column| roles[column])).collect()
+        group
+            .iter()
+            .map(|expr| column_index(schema, expr).map_or(Role::Plain, |column| roles[column]))
+            .collect()
     }
 
     fn group_aggregate(&mut self, aggregate: &Aggregate, calls: &[Call], input: NodeId) -> Result<NodeId> {
@@ -135,7 +138,11 @@ impl Chooser<'_> {
         let operator = Operator {
             semantics: format!("{keys:?} {}", call_texts(&prepared.calls)),
             factory: Arc::new(GroupAggregateFactory {
-                keys: keys.iter().zip(names.iter()).map(|(key, name)| (plain(&given, *key), name.clone())).collect(),
+                keys: keys
+                    .iter()
+                    .zip(names.iter())
+                    .map(|(key, name)| (plain(&given, *key), name.clone()))
+                    .collect(),
                 aggregates: prepared.calls,
                 input_schema: given,
                 schema: Arc::clone(&output),
@@ -178,7 +185,8 @@ impl Chooser<'_> {
         let mut columns = columns.into_iter();
         let others = columns.by_ref().take(others.len()).collect();
         let keys = columns.by_ref().take(keys.len()).collect();
-        let mut next = |wanted: bool| wanted.then(|| columns.next()).flatten().map(|column| plain(&fields, column));
+        let mut next =
+            |wanted: bool| wanted.then(|| columns.next()).flatten().map(|column| plain(&fields, column));
         let arguments: Vec<_> = calls.iter().map(|call| next(call.argument.is_some())).collect();
         let filters: Vec<_> = calls.iter().map(|call| next(call.filter.is_some())).collect();
         let calls = calls

@@ -15,9 +15,9 @@ use millpond_operators::join::{JoinFactory, JoinRetention, SideRetention};
 use super::{Chooser, NodeFacts, Operator};
 use crate::interval::{Interval, Sides, interval};
 use crate::plan_error::from_datafusion;
-use crate::properties::{Role, joint_mode};
+use crate::properties::{Role, Windows, joint_mode};
 use crate::stream_plan::{NodeId, StateBound};
-use crate::window_relation::{WindowShape, seconds};
+use crate::window_relation::seconds;
 
 /// One input of a join: its rows with the key's columns.
 struct JoinInput {
@@ -40,13 +40,20 @@ impl Chooser<'_> {
     }
 
     /// The input with a column for each key, behind its own columns.
-    fn join_input(&mut self, node: NodeId, schema: &DFSchemaRef, keys: &[Expr], side: &str) -> Result<JoinInput> {
+    fn join_input(
+        &mut self,
+        node: NodeId,
+        schema: &DFSchemaRef,
+        keys: &[Expr],
+        side: &str,
+    ) -> Result<JoinInput> {
         let width = schema.fields().len();
         let plain: Option<Vec<usize>> = keys.iter().map(|key| super::column_index(schema, key)).collect();
         if let Some(keys) = plain {
             return Ok(JoinInput { node, schema: Arc::clone(schema), keys, width });
         }
-        let mut fields: Vec<_> = schema.iter().map(|(table, field)| (table.cloned(), Arc::clone(field))).collect();
+        let mut fields: Vec<_> =
+            schema.iter().map(|(table, field)| (table.cloned(), Arc::clone(field))).collect();
         for (number, key) in keys.iter().enumerate() {
             let data_type = key.get_type(schema.as_ref()).map_err(from_datafusion)?;
             fields.push((None, Arc::new(Field::new(format!("${side}_key{number}"), data_type, true))));
@@ -83,7 +90,8 @@ impl Chooser<'_> {
         let joined = left.schema.join(&right.schema).map_err(from_datafusion)?;
         let filter = join.filter.as_ref().map(|filter| self.session.physical(filter, &joined)).transpose()?;
         let shift = left.schema.fields().len();
-        let output: Vec<usize> = (0..left.width).chain((0..right.width).map(|column| shift + column)).collect();
+        let output: Vec<usize> =
+            (0..left.width).chain((0..right.width).map(|column| shift + column)).collect();
         let single = left.keys.is_empty();
         let retention = self.retention(&left, &right, interval);
         let roles = self.join_roles(&left, &right, interval);
@@ -123,7 +131,7 @@ impl Chooser<'_> {
     }
 
     /// The windows that the join pairs by their ends.
-    fn joined_window(&self, left: &JoinInput, right: &JoinInput, interval: Interval) -> Option<WindowShape> {
+    fn joined_window(&self, left: &JoinInput, right: &JoinInput, interval: Interval) -> Option<Windows> {
         let ends = (self.facts[left.node].roles[interval.left], self.facts[right.node].roles[interval.right]);
         match ends {
             (Role::WindowEnd(a), Role::WindowEnd(b)) if a == b && interval.is_equality() => Some(a),
@@ -155,8 +163,10 @@ impl Chooser<'_> {
         let closed = interval.filter(Interval::is_closed);
         let window = closed.and_then(|interval| self.joined_window(left, right, interval));
         let kept = |(column, role): (usize, Role)| match (closed, window) {
-            (_, Some(window)) if role.window() == Some(window) => role,
-            (Some(interval), None) if column == interval.left || column == left.width + interval.right => role,
+            (_, Some(window)) if role.windows() == Some(window) => role,
+            (Some(interval), None) if column == interval.left || column == left.width + interval.right => {
+                role
+            }
             _ => Role::Plain,
         };
         roles.into_iter().enumerate().map(kept).collect()
@@ -166,7 +176,8 @@ impl Chooser<'_> {
     /// partner.
     fn join_keys(&self, left: &JoinInput, right: &JoinInput) -> Vec<Vec<usize>> {
         let keys = |input: &JoinInput| self.node(input.node).properties.upsert_keys.clone();
-        let unique = |input: &JoinInput| keys(input).iter().any(|key| key.iter().all(|c| input.keys.contains(c)));
+        let unique =
+            |input: &JoinInput| keys(input).iter().any(|key| key.iter().all(|c| input.keys.contains(c)));
         let shifted = |key: &Vec<usize>| key.iter().map(|column| column + left.width).collect::<Vec<usize>>();
         let (left_keys, right_keys) = (keys(left), keys(right).iter().map(shifted).collect::<Vec<_>>());
         match (unique(left), unique(right)) {
@@ -183,7 +194,9 @@ impl Chooser<'_> {
     fn join_bound(&self, left: NodeId, right: NodeId, interval: Option<Interval>) -> StateBound {
         let name = |node: NodeId, column: usize| self.node(node).schema.field(column).name().clone();
         let open = |side: &str| {
-            StateBound::Unbounded(format!("the join keeps all rows of its {side}: no condition bounds their time"))
+            StateBound::Unbounded(format!(
+                "the join keeps all rows of its {side}: no condition bounds their time"
+            ))
         };
         let Some(interval) = interval else { return open("inputs") };
         match (interval.lower, interval.upper) {
