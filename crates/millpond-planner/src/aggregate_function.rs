@@ -16,40 +16,35 @@ use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::PhysicalExpr;
+use millpond_operators::aggregate::{AggregateFunction, output_type};
+
+use crate::plan_error::carried;
 
 /// Digits of a sum, at most.
 const SUM_DIGITS: u8 = 38;
-/// Fractional digits of the average of decimals, at least.
-const AVERAGE_SCALE_MIN: i8 = 6;
 
 /// All functions that replace DataFusion's.
 pub(crate) fn all() -> Vec<AggregateUDF> {
-    vec![AggregateUDF::from(Exact::new("sum", sum_udaf())), AggregateUDF::from(Exact::new("avg", avg_udaf()))]
+    vec![
+        AggregateUDF::from(Exact::new("sum", AggregateFunction::Sum, sum_udaf())),
+        AggregateUDF::from(Exact::new("avg", AggregateFunction::Avg, avg_udaf())),
+    ]
 }
 
 /// SUM or AVG.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Exact {
     name: &'static str,
+    function: AggregateFunction,
     inner: Arc<AggregateUDF>,
     signature: Signature,
     aliases: Vec<String>,
 }
 
 impl Exact {
-    fn new(name: &'static str, inner: Arc<AggregateUDF>) -> Self {
+    fn new(name: &'static str, function: AggregateFunction, inner: Arc<AggregateUDF>) -> Self {
         let aliases = if name == "avg" { vec!["mean".to_owned()] } else { Vec::new() };
-        Self { name, inner, signature: Signature::user_defined(Volatility::Immutable), aliases }
-    }
-
-    fn result_type(&self, input: &DataType) -> DataType {
-        match input {
-            DataType::Decimal128(_, scale) if self.name == "avg" => {
-                DataType::Decimal128(SUM_DIGITS, (*scale).max(AVERAGE_SCALE_MIN))
-            }
-            DataType::Decimal128(_, scale) => DataType::Decimal128(SUM_DIGITS, *scale),
-            other => other.clone(),
-        }
+        Self { name, function, inner, signature: Signature::user_defined(Volatility::Immutable), aliases }
     }
 
     /// The type over which DataFusion's function is exact.
@@ -82,7 +77,9 @@ impl AggregateUDFImpl for Exact {
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>, DataFusionError> {
         match arguments {
             [DataType::Null] => Ok(vec![DataType::Int64]),
-            [DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64] => Ok(vec![DataType::Int64]),
+            [DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64] => {
+                Ok(vec![DataType::Int64])
+            }
             [number] if number.is_numeric() => Ok(vec![number.clone()]),
             [other] => {
                 let (name, found) = (self.name.to_uppercase(), crate::sql_type::sql_type(other));
@@ -93,7 +90,7 @@ impl AggregateUDFImpl for Exact {
     }
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType, DataFusionError> {
         match arguments {
-            [input] => Ok(self.result_type(input)),
+            [input] => output_type(self.function, input).map_err(carried),
             _ => plan_err!("{} takes one argument", self.name.to_uppercase()),
         }
     }

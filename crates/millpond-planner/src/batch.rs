@@ -19,8 +19,8 @@ use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    TableScan, UserDefinedLogicalNodeCore, Volatility, lit,
+    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, TableScan, UserDefinedLogicalNodeCore, Volatility, lit,
 };
 use millpond_core::{Error, Result, TimePrecision, Timestamp};
 use sqlparser::ast;
@@ -54,7 +54,12 @@ impl Planner {
     }
 
     /// Answers a query over the given rows at the processing time `now`.
-    pub async fn run_batch(&self, query: &ast::Query, tables: &TableRows, now: Timestamp) -> Result<Vec<RecordBatch>> {
+    pub async fn run_batch(
+        &self,
+        query: &ast::Query,
+        tables: &TableRows,
+        now: Timestamp,
+    ) -> Result<Vec<RecordBatch>> {
         let plan = self.bound(query)?;
         let plan = plan
             .transform_up_with_subqueries(|node| batch_node(node, tables, now).map(Transformed::yes))
@@ -86,11 +91,13 @@ fn batch_node(node: LogicalPlan, tables: &TableRows, now: Timestamp) -> Result<L
 }
 
 fn batch_scan(scan: TableScan, tables: &TableRows) -> Result<LogicalPlan, DataFusionError> {
-    let Some(table) = scan.source.downcast_ref::<StreamTable>() else { return Ok(LogicalPlan::TableScan(scan)) };
+    let Some(table) = scan.source.downcast_ref::<StreamTable>() else {
+        return Ok(LogicalPlan::TableScan(scan));
+    };
     let name = &table.0.bound.name;
-    let rows = tables
-        .get(name)
-        .ok_or_else(|| carried(Error::internal(format!("no rows of table \"{name}\" were given to a batch"))))?;
+    let rows = tables.get(name).ok_or_else(|| {
+        carried(Error::internal(format!("no rows of table \"{name}\" were given to a batch")))
+    })?;
     let provider = MemTable::try_new(Arc::clone(&table.0.bound.schema), vec![rows.clone()])?;
     LogicalPlanBuilder::scan(scan.table_name, provider_as_source(Arc::new(provider)), None)?.build()
 }
@@ -110,7 +117,10 @@ fn batch_window(window: &WindowTvf) -> Result<LogicalPlan, DataFusionError> {
     let at = |shift: i64| Expr::Column(Column::from_name(&start)) + lit(interval(shift));
     LogicalPlanBuilder::from(window.input.clone())
         .project(own.iter().cloned().chain([starts.alias(&start)]))?
-        .unnest_column_with_options(Column::from_name(&start), UnnestOptions::new().with_preserve_nulls(false))?
+        .unnest_column_with_options(
+            Column::from_name(&start),
+            UnnestOptions::new().with_preserve_nulls(false),
+        )?
         .project(own.into_iter().chain([
             Expr::Column(Column::from_name(&start)),
             at(size).alias(&end),
@@ -158,7 +168,8 @@ fn item_field(data_type: &DataType) -> Arc<Field> {
 fn window_starts(shape: WindowShape, time: i64) -> impl Iterator<Item = i64> {
     let (size, slide) = (shape.size(), shape.slide());
     let latest = time - (time - shape.offset()).rem_euclid(slide);
-    std::iter::successors(Some(latest), move |start| Some(start - slide)).take_while(move |start| start + size > time)
+    std::iter::successors(Some(latest), move |start| Some(start - slide))
+        .take_while(move |start| start + size > time)
 }
 
 impl ScalarUDFImpl for WindowStarts {

@@ -29,7 +29,14 @@ pub(crate) fn bind_table(session: &Session, create: &CreateTable) -> Result<Boun
         .as_ref()
         .map(|watermark| bind_watermark(session, watermark, &columns, &connector_schema))
         .transpose()?;
-    Ok(BoundTable { name: create.name.value.clone(), columns, schema, connector_schema, primary_key, watermark })
+    Ok(BoundTable {
+        name: create.name.value.clone(),
+        columns,
+        schema,
+        connector_schema,
+        primary_key,
+        watermark,
+    })
 }
 
 fn check_names(create: &CreateTable) -> Result<()> {
@@ -137,7 +144,9 @@ fn inline(expr: Expr, columns: &[TableColumn]) -> Transformed<Expr> {
     let Expr::Column(column) = &expr else { return Transformed::no(expr) };
     match columns.iter().find(|known| known.name == column.name).map(|known| &known.kind) {
         Some(TableColumnKind::Computed { expr, .. }) => Transformed::yes(expr.clone()),
-        Some(TableColumnKind::Physical { .. } | TableColumnKind::Metadata { .. }) | None => Transformed::no(expr),
+        Some(TableColumnKind::Physical { .. } | TableColumnKind::Metadata { .. }) | None => {
+            Transformed::no(expr)
+        }
     }
 }
 
@@ -183,11 +192,15 @@ fn bind_watermark(
             .with_location(at));
     }
     let in_watermark = |error: Error| error.context("WATERMARK").with_location(at);
-    let (expr, data_type, _) = bind_expr(session, &watermark.expr, columns, connector).map_err(in_watermark)?;
+    let (expr, data_type, _) =
+        bind_expr(session, &watermark.expr, columns, connector).map_err(in_watermark)?;
     if TimePrecision::of(&data_type).is_none() {
-        return Err(Error::invalid(format!("WATERMARK expression is {}, not a timestamp", sql_type(&data_type)))
-            .with_hint(format!("for example {} - INTERVAL '5' SECOND", declared.name))
-            .with_location(at));
+        return Err(Error::invalid(format!(
+            "WATERMARK expression is {}, not a timestamp",
+            sql_type(&data_type)
+        ))
+        .with_hint(format!("for example {} - INTERVAL '5' SECOND", declared.name))
+        .with_location(at));
     }
     let time = match &declared.kind {
         TableColumnKind::Computed { expr, .. } => expr.clone(),

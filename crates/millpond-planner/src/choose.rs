@@ -125,7 +125,13 @@ impl<'a> Chooser<'a> {
 
     /// Adds a node unless one that computes the same is there already.
     fn add(&mut self, node: NewNode) -> NodeId {
-        let key = format!("{} {:?} {:?} {:?}", node.semantics, node.kind.label(), node.inputs, node.schema.fields());
+        let key = format!(
+            "{} {:?} {:?} {:?}",
+            node.semantics,
+            node.kind.label(),
+            node.inputs,
+            node.schema.fields()
+        );
         // Two equal INSERTs into one table write their rows twice.
         let shared = !matches!(node.kind, NodeKind::Sink(_));
         if let (true, Some(known)) = (shared, self.known.get(&key)) {
@@ -134,7 +140,8 @@ impl<'a> Chooser<'a> {
         assert_eq!(node.facts.roles.len(), node.schema.fields().len(), "one role per column");
         let (own, identity) = self.identities(&node);
         let uid = self.uid(&node.uid_prefix, own);
-        let time_columns = (0..node.facts.roles.len()).filter(|i| node.facts.roles[*i].is_time_attribute()).collect();
+        let time_columns =
+            (0..node.facts.roles.len()).filter(|i| node.facts.roles[*i].is_time_attribute()).collect();
         let id = self.plan.nodes.len();
         self.plan.nodes.push(StreamNode {
             uid,
@@ -160,7 +167,8 @@ impl<'a> Chooser<'a> {
             return (xxh3_64(identity.own.as_bytes()), xxh3_64(identity.output.as_bytes()));
         }
         let inputs: Vec<u64> = node.inputs.iter().map(|input| self.facts[*input].identity).collect();
-        let types: Vec<String> = node.schema.fields().iter().map(|field| field.data_type().to_string()).collect();
+        let types: Vec<String> =
+            node.schema.fields().iter().map(|field| field.data_type().to_string()).collect();
         let hash = xxh3_64(format!("{}|{types:?}|{inputs:x?}", node.semantics).as_bytes());
         (hash, hash)
     }

@@ -23,6 +23,11 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
+    /// Whether it is `left.ts = right.ts`.
+    pub(crate) fn is_equality(&self) -> bool {
+        (self.lower, self.upper) == (Some(0), Some(0))
+    }
+
     /// Whether it bounds both inputs.
     pub(crate) fn is_closed(&self) -> bool {
         self.lower.is_some() && self.upper.is_some()

@@ -65,7 +65,8 @@ fn from_schema(error: SchemaError) -> Error {
             Error::invalid(format!("column \"{}\" is ambiguous", field.name))
                 .with_hint(format!("qualify it with its table, as in t.{}", field.name))
         }
-        SchemaError::DuplicateQualifiedField { name, .. } | SchemaError::DuplicateUnqualifiedField { name } => {
+        SchemaError::DuplicateQualifiedField { name, .. }
+        | SchemaError::DuplicateUnqualifiedField { name } => {
             Error::invalid(format!("column \"{name}\" is there twice"))
                 .with_hint(format!("rename one of them, as in {name} AS {name}2"))
         }
@@ -193,7 +194,8 @@ mod tests {
 
     #[test]
     fn functions_are_suggested() {
-        let error = from_datafusion(DataFusionError::Plan("Invalid function 'smu'.\nDid you mean 'sum'?".into()));
+        let error =
+            from_datafusion(DataFusionError::Plan("Invalid function 'smu'.\nDid you mean 'sum'?".into()));
         assert_eq!(error.message(), "function SMU does not exist");
         assert_eq!(error.hint(), Some("did you mean SUM?"));
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::Column;
-use datafusion::logical_expr::{Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, Sort};
+use datafusion::logical_expr::{
+    Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, Sort,
+};
 use millpond_core::{Error, Result};
 use sqlparser::ast;
 
@@ -14,10 +16,10 @@ use crate::bind;
 use crate::catalog::{BoundTable, Catalog, CatalogEntry, TableColumnKind, TableEntry};
 use crate::choose::Chooser;
 use crate::optimize::optimized;
+use crate::parser::{StatementSource, parse_one};
 use crate::plan_error::from_datafusion;
 use crate::session::{Binder, PlannerSettings, Session};
 use crate::sql_type::sql_type;
-use crate::parser::{StatementSource, parse_one};
 use crate::statement::{CreateTable, CreateView, Insert, Statement};
 use crate::stream_plan::{PlannedQuery, Presentation, StateBound, StreamPlan};
 
@@ -65,8 +67,10 @@ impl Planner {
         let columns = plan.schema().fields().len();
         if !view.columns.is_empty() && view.columns.len() != columns {
             let (name, named) = (&view.name.value, view.columns.len());
-            return Err(Error::invalid(format!("view \"{name}\" names {named} columns but its query gives {columns}"))
-                .with_location(crate::plan_error::location_of(view.name.span)));
+            return Err(Error::invalid(format!(
+                "view \"{name}\" names {named} columns but its query gives {columns}"
+            ))
+            .with_location(crate::plan_error::location_of(view.name.span)));
         }
         Ok(Arc::clone(plan.schema().inner()))
     }
@@ -162,7 +166,8 @@ impl Planner {
             CatalogEntry::Table(table) => Ok(describe_table(&table.bound)),
             CatalogEntry::View(view) => {
                 let schema = self.bound(&view.query)?.schema().inner().clone();
-                let name = |place: usize| view.columns.get(place).unwrap_or(schema.field(place).name()).clone();
+                let name =
+                    |place: usize| view.columns.get(place).unwrap_or(schema.field(place).name()).clone();
                 let describe = |place: usize| ColumnDescription {
                     name: name(place),
                     data_type: sql_type(schema.field(place).data_type()),
@@ -183,7 +188,8 @@ impl Planner {
 }
 
 fn describe_table(table: &BoundTable) -> Vec<ColumnDescription> {
-    let key: Vec<&str> = table.primary_key.iter().map(|column| table.columns[*column].name.as_str()).collect();
+    let key: Vec<&str> =
+        table.primary_key.iter().map(|column| table.columns[*column].name.as_str()).collect();
     let key_text = format!("PRI({})", key.join(", "));
     let describe = |column: &crate::catalog::TableColumn| ColumnDescription {
         name: column.name.clone(),
@@ -192,8 +198,12 @@ fn describe_table(table: &BoundTable) -> Vec<ColumnDescription> {
         key: key.contains(&column.name.as_str()).then(|| key_text.clone()),
         extras: match &column.kind {
             TableColumnKind::Physical { .. } => None,
-            TableColumnKind::Metadata { key, is_virtual: true, .. } => Some(format!("METADATA FROM '{key}' VIRTUAL")),
-            TableColumnKind::Metadata { key, is_virtual: false, .. } => Some(format!("METADATA FROM '{key}'")),
+            TableColumnKind::Metadata { key, is_virtual: true, .. } => {
+                Some(format!("METADATA FROM '{key}' VIRTUAL"))
+            }
+            TableColumnKind::Metadata { key, is_virtual: false, .. } => {
+                Some(format!("METADATA FROM '{key}'"))
+            }
             TableColumnKind::Computed { text, .. } => Some(format!("AS {text}")),
         },
         watermark: table
@@ -221,7 +231,9 @@ fn peel(plan: LogicalPlan) -> Result<Peeled> {
     let (shown, sort) = match inner {
         LogicalPlan::Sort(sort) if sort.fetch.is_none() => (None, Some(sort)),
         LogicalPlan::Projection(projection) => match projection.input.as_ref() {
-            LogicalPlan::Sort(sort) if sort.fetch.is_none() => (Some(projection.expr.clone()), Some(sort.clone())),
+            LogicalPlan::Sort(sort) if sort.fetch.is_none() => {
+                (Some(projection.expr.clone()), Some(sort.clone()))
+            }
             _ => return Ok(unsorted(LogicalPlan::Projection(projection), skip, fetch, limited, visible)),
         },
         other => return Ok(unsorted(other, skip, fetch, limited, visible)),
@@ -251,7 +263,10 @@ fn peel_limit(plan: LogicalPlan) -> Result<(usize, Option<usize>, bool, LogicalP
 }
 
 /// The sort's input (or the projection over it) with a column for every sort key.
-fn with_sort_columns(sort: Sort, shown: Option<Vec<Expr>>) -> Result<(LogicalPlan, Vec<(usize, bool, bool)>)> {
+fn with_sort_columns(
+    sort: Sort,
+    shown: Option<Vec<Expr>>,
+) -> Result<(LogicalPlan, Vec<(usize, bool, bool)>)> {
     let input = sort.input;
     let all = || input.schema().columns().into_iter().map(Expr::Column).collect();
     let mut exprs: Vec<Expr> = shown.unwrap_or_else(all);
@@ -270,7 +285,8 @@ fn with_sort_columns(sort: Sort, shown: Option<Vec<Expr>>) -> Result<(LogicalPla
         return Ok((Arc::unwrap_or_clone(input), keys));
     }
     let projection = Projection::try_new(exprs, input).map_err(from_datafusion)?;
-    let plan = LogicalPlanBuilder::from(LogicalPlan::Projection(projection)).build().map_err(from_datafusion)?;
+    let plan =
+        LogicalPlanBuilder::from(LogicalPlan::Projection(projection)).build().map_err(from_datafusion)?;
     Ok((plan, keys))
 }
 

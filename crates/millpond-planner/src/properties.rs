@@ -2,9 +2,17 @@
 //!
 //! Facts are derived bottom-up over the optimised plan, by column index; no rule can lose them.
 
-use millpond_core::ChangelogMode;
+use millpond_core::{ChangelogMode, TimePrecision};
 
 use crate::window_relation::WindowShape;
+
+/// Windows that a stream's rows belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub(crate) shape: WindowShape,
+    /// Of the time column: windows are final one unit before their end.
+    pub(crate) precision: TimePrecision,
+}
 
 /// What a column means to event time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +22,11 @@ pub(crate) enum Role {
     /// The time attribute: rows behind the watermark are late.
     EventTime,
     /// Starts of windows that end with, and are emitted before, the watermark.
-    WindowStart(WindowShape),
+    WindowStart(Windows),
     /// Ends of windows.
-    WindowEnd(WindowShape),
+    WindowEnd(Windows),
     /// One unit before the ends of windows: again a time attribute.
-    WindowTime(WindowShape),
+    WindowTime(Windows),
 }
 
 impl Role {
@@ -39,9 +47,11 @@ impl Role {
     }
 
     /// The windows that the column belongs to.
-    pub(crate) fn window(self) -> Option<WindowShape> {
+    pub(crate) fn windows(self) -> Option<Windows> {
         match self {
-            Role::WindowStart(shape) | Role::WindowEnd(shape) | Role::WindowTime(shape) => Some(shape),
+            Role::WindowStart(windows) | Role::WindowEnd(windows) | Role::WindowTime(windows) => {
+                Some(windows)
+            }
             Role::Plain | Role::EventTime => None,
         }
     }

@@ -99,7 +99,9 @@ pub(crate) fn marker_value(expr: &Expr, now: i64) -> Option<ScalarValue> {
     match call.func.name() {
         "now" | "proctime" => Some(zoned),
         "localtimestamp" => Some(ScalarValue::TimestampMillisecond(Some(now.div_euclid(1000)), None)),
-        "current_date" => i32::try_from(now.div_euclid(86_400_000_000)).ok().map(|day| ScalarValue::Date32(Some(day))),
+        "current_date" => {
+            i32::try_from(now.div_euclid(86_400_000_000)).ok().map(|day| ScalarValue::Date32(Some(day)))
+        }
         "current_time" => {
             let millis = now.rem_euclid(86_400_000_000) / 1000;
             i32::try_from(millis).ok().map(|millis| ScalarValue::Time32Millisecond(Some(millis)))

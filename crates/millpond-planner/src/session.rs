@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
+use chrono_tz::Tz;
 use datafusion::common::config::{ConfigNonZeroUsize, ConfigOptions};
 use datafusion::common::{DFSchema, DataFusionError, TableReference};
 use datafusion::execution::context::{SessionConfig, SessionState};
@@ -50,6 +51,8 @@ pub struct PlannerSettings {
 #[derive(Debug)]
 pub(crate) struct Session {
     state: SessionState,
+    /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.
+    time_zone: Option<Tz>,
 }
 
 impl Session {
@@ -66,7 +69,12 @@ impl Session {
         for function in aggregate_function::all() {
             state.register_udaf(Arc::new(function)).map_err(from_datafusion)?;
         }
-        Ok(Self { state })
+        Ok(Self { state, time_zone: time_zone(settings)? })
+    }
+
+    /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.
+    pub(crate) fn time_zone(&self) -> Option<Tz> {
+        self.time_zone
     }
 
     /// DataFusion's own session.
@@ -99,6 +107,15 @@ impl Session {
         names.dedup();
         names
     }
+}
+
+fn time_zone(settings: &PlannerSettings) -> Result<Option<Tz>> {
+    let Some(name) = &settings.time_zone else { return Ok(None) };
+    let zone: Tz = name.parse().map_err(|_| {
+        Error::invalid(format!("time zone \"{name}\" is not known"))
+            .with_hint("for example Europe/Berlin or UTC")
+    })?;
+    Ok((zone != Tz::UTC).then_some(zone))
 }
 
 fn config(settings: &PlannerSettings) -> SessionConfig {

@@ -10,23 +10,22 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::datatypes::Field;
+use arrow::datatypes::FieldRef;
 use datafusion::common::{DFSchema, DFSchemaRef, DataFusionError, ExprSchema, ScalarValue, TableReference};
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
 use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 use millpond_core::{Error, Location, Result, TimePrecision};
+use millpond_operators::window::window_fields;
 use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, Spanned, TableFactor};
 
+use crate::dialect::TABLE_ARGUMENT;
 use crate::plan_error::{carried, from_datafusion, location_of, unsupported};
 use crate::sql_type::sql_type;
 
 /// The window table functions, in lower case.
 pub(crate) const FUNCTIONS: [&str; 4] = ["cumulate", "hop", "session", "tumble"];
-
-/// The function by which the parser writes the argument `TABLE t`: `__table_arg((SELECT * FROM t))`.
-const TABLE_ARGUMENT: &str = "__table_arg";
 
 /// How rows are assigned to windows; lengths in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd)]
@@ -61,7 +60,9 @@ impl fmt::Display for WindowShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Tumble { size, .. } => write!(f, "TUMBLE(size={}", seconds(size))?,
-            Self::Hop { slide, size, .. } => write!(f, "HOP(slide={} size={}", seconds(slide), seconds(size))?,
+            Self::Hop { slide, size, .. } => {
+                write!(f, "HOP(slide={} size={}", seconds(slide), seconds(size))?
+            }
         }
         match self.offset() {
             0 => f.write_str(")"),
@@ -108,10 +109,10 @@ impl WindowTvf {
             Expr::Column(column) => input.schema().field_from_column(column)?.data_type().clone(),
             other => return Err(carried(Error::internal(format!("window over the expression {other}")))),
         };
-        let mut fields: Vec<(Option<TableReference>, Arc<Field>)> =
+        let mut fields: Vec<(Option<TableReference>, FieldRef)> =
             input.schema().iter().map(|(qualifier, field)| (qualifier.cloned(), Arc::clone(field))).collect();
-        for name in window_columns(input.schema()) {
-            fields.push((None, Arc::new(Field::new(name, data_type.clone(), false))));
+        for (name, field) in window_columns(input.schema()).into_iter().zip(window_fields(&data_type)) {
+            fields.push((None, Arc::new(field.as_ref().clone().with_name(name))));
         }
         let schema = Arc::new(DFSchema::new_with_metadata(fields, HashMap::new())?);
         Ok(Self { shape, time, input, schema, at })
@@ -269,12 +270,17 @@ impl Call {
         let mut named = HashMap::new();
         for (position, argument) in self.arguments.iter().enumerate() {
             let (parameter, value) = match argument {
-                FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => (parameters.get(position).copied(), value),
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => {
+                    (parameters.get(position).copied(), value)
+                }
                 FunctionArg::Named { name, arg: FunctionArgExpr::Expr(value), .. } => {
                     (parameters.iter().copied().find(|known| known.eq_ignore_ascii_case(&name.value)), value)
                 }
                 other => {
-                    return Err(Error::invalid(format!("{}: unexpected argument {other}", self.name.to_uppercase())));
+                    return Err(Error::invalid(format!(
+                        "{}: unexpected argument {other}",
+                        self.name.to_uppercase()
+                    )));
                 }
             };
             let Some(parameter) = parameter else {
@@ -289,7 +295,11 @@ impl Call {
 }
 
 /// The first argument: `TABLE t`, a table name or a subquery.
-fn data(argument: ast::Expr, function: &str, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
+fn data(
+    argument: ast::Expr,
+    function: &str,
+    context: &mut dyn RelationPlannerContext,
+) -> Result<LogicalPlan> {
     let relation = match argument {
         ast::Expr::Function(call) if call.name.to_string() == TABLE_ARGUMENT => table_argument(&call),
         ast::Expr::Subquery(subquery) => {
@@ -360,10 +370,13 @@ fn descriptor(
         .sql_to_expr(column.clone(), input.schema())
         .map_err(|error| from_datafusion(error).with_location(at))?;
     let Expr::Column(name) = &time else { return Err(wrong()) };
-    let field = input.schema().field_from_column(name).map_err(|error| from_datafusion(error).with_location(at))?;
+    let field =
+        input.schema().field_from_column(name).map_err(|error| from_datafusion(error).with_location(at))?;
     if TimePrecision::of(field.data_type()).is_none() {
         let (name, found) = (field.name(), sql_type(field.data_type()));
-        return Err(Error::invalid(format!("DESCRIPTOR({name}) is {found}, not a timestamp")).with_location(at));
+        return Err(
+            Error::invalid(format!("DESCRIPTOR({name}) is {found}, not a timestamp")).with_location(at)
+        );
     }
     Ok((time, at))
 }
@@ -377,7 +390,11 @@ fn interval(argument: ast::Expr, parameter: &str, context: &mut dyn RelationPlan
     }
 }
 
-fn any_interval(argument: ast::Expr, parameter: &str, context: &mut dyn RelationPlannerContext) -> Result<i64> {
+fn any_interval(
+    argument: ast::Expr,
+    parameter: &str,
+    context: &mut dyn RelationPlannerContext,
+) -> Result<i64> {
     let at = location_of(argument.span());
     let expr = context.sql_to_expr(argument, &DFSchema::empty()).map_err(from_datafusion)?;
     interval_micros(&expr).ok_or_else(|| {

@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{DFSchema, ScalarValue};
+use arrow::datatypes::Field;
+use datafusion::common::DFSchema;
 use datafusion::logical_expr::expr::AggregateFunction as LogicalAggregate;
 use datafusion::logical_expr::{Aggregate, Expr};
 use millpond_core::{ChangelogMode, Error, Result};
@@ -28,18 +29,20 @@ pub(super) struct Call {
     pub(super) argument: Option<Expr>,
     pub(super) filter: Option<Expr>,
     pub(super) distinct: bool,
+    /// The name and type of its result.
+    pub(super) result: Arc<Field>,
 }
 
 impl Call {
-    fn parse(expr: &Expr) -> Result<Self> {
+    fn parse(expr: &Expr, result: &Arc<Field>) -> Result<Self> {
         match expr {
-            Expr::Alias(alias) => Self::parse(&alias.expr),
-            Expr::AggregateFunction(call) => Self::of(call),
+            Expr::Alias(alias) => Self::parse(&alias.expr, result),
+            Expr::AggregateFunction(call) => Self::of(call, result),
             other => Err(Error::internal(format!("{other} is not an aggregate"))),
         }
     }
 
-    fn of(call: &LogicalAggregate) -> Result<Self> {
+    fn of(call: &LogicalAggregate, result: &Arc<Field>) -> Result<Self> {
         let params = &call.params;
         let name = call.func.name();
         let unknown = || unsupported(format!("aggregate function {}", name.to_uppercase()));
@@ -59,20 +62,20 @@ impl Call {
             _ => return Err(unsupported(format!("{} of several arguments", name.to_uppercase()))),
         };
         // COUNT(*) arrives as COUNT(1).
-        let counts_rows = function == AggregateFunction::Count && is_constant(&argument);
+        let counts_rows = function == AggregateFunction::Count && is_constant(&argument) && !params.distinct;
         Ok(Self {
-            function,
+            function: if counts_rows { AggregateFunction::CountStar } else { function },
             argument: (!counts_rows).then_some(argument),
             filter: params.filter.as_deref().cloned(),
-            // MIN and MAX do not see duplicates.
-            distinct: params.distinct && !matches!(function, AggregateFunction::Min | AggregateFunction::Max),
+            distinct: params.distinct,
+            result: Arc::clone(result),
         })
     }
 }
 
 fn is_constant(expr: &Expr) -> bool {
     match expr {
-        Expr::Literal(value, _) => !matches!(value, ScalarValue::Null) && !value.is_null(),
+        Expr::Literal(value, _) => !value.is_null(),
         Expr::Alias(alias) => is_constant(&alias.expr),
         _ => false,
     }
@@ -92,7 +95,13 @@ impl Chooser<'_> {
         if matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) {
             return Err(unsupported("GROUPING SETS"));
         }
-        let calls = aggregate.aggr_expr.iter().map(Call::parse).collect::<Result<Vec<_>>>()?;
+        let results = aggregate.schema.fields().iter().skip(aggregate.group_expr.len());
+        let calls = aggregate
+            .aggr_expr
+            .iter()
+            .zip(results)
+            .map(|(expr, result)| Call::parse(expr, result))
+            .collect::<Result<Vec<_>>>()?;
         if let Some(windowed) = self.aggregate_over_window_function(aggregate, &calls)? {
             return Ok(windowed);
         }
@@ -107,9 +116,12 @@ impl Chooser<'_> {
         self.group_aggregate(aggregate, &calls, input)
     }
 
-    fn group_roles(&self, input: NodeId, schema: &DFSchema, group: &[Expr]) -> Vec<Role> {
+    pub(super) fn group_roles(&self, input: NodeId, schema: &DFSchema, group: &[Expr]) -> Vec<Role> {
         let roles = &self.facts[input].roles;
-        group.iter().map(|expr| column_index(schema, expr).map_or(Role::Plain, |column| roles[column])).collect()
+        group
+            .iter()
+            .map(|expr| column_index(schema, expr).map_or(Role::Plain, |column| roles[column]))
+            .collect()
     }
 
     fn group_aggregate(&mut self, aggregate: &Aggregate, calls: &[Call], input: NodeId) -> Result<NodeId> {
@@ -126,7 +138,11 @@ impl Chooser<'_> {
         let operator = Operator {
             semantics: format!("{keys:?} {}", call_texts(&prepared.calls)),
             factory: Arc::new(GroupAggregateFactory {
-                keys: keys.iter().zip(names.iter()).map(|(key, name)| (plain(&given, *key), name.clone())).collect(),
+                keys: keys
+                    .iter()
+                    .zip(names.iter())
+                    .map(|(key, name)| (plain(&given, *key), name.clone()))
+                    .collect(),
                 aggregates: prepared.calls,
                 input_schema: given,
                 schema: Arc::clone(&output),
@@ -169,7 +185,8 @@ impl Chooser<'_> {
         let mut columns = columns.into_iter();
         let others = columns.by_ref().take(others.len()).collect();
         let keys = columns.by_ref().take(keys.len()).collect();
-        let mut next = |wanted: bool| wanted.then(|| columns.next()).flatten().map(|column| plain(&fields, column));
+        let mut next =
+            |wanted: bool| wanted.then(|| columns.next()).flatten().map(|column| plain(&fields, column));
         let arguments: Vec<_> = calls.iter().map(|call| next(call.argument.is_some())).collect();
         let filters: Vec<_> = calls.iter().map(|call| next(call.filter.is_some())).collect();
         let calls = calls
@@ -180,6 +197,8 @@ impl Chooser<'_> {
                 argument,
                 filter,
                 distinct: call.distinct,
+                name: call.result.name().clone(),
+                output_type: call.result.data_type().clone(),
             })
             .collect();
         Ok(Prepared { input, others, keys, calls })
@@ -200,11 +219,5 @@ fn refuse_extremes_of_changes(calls: &[Call], mode: ChangelogMode) -> Result<()>
 
 /// Calls as text, for what makes an operator what it is.
 pub(super) fn call_texts(calls: &[AggregateCall]) -> String {
-    let text = |call: &AggregateCall| {
-        let distinct = if call.distinct { "DISTINCT " } else { "" };
-        let argument = call.argument.as_ref().map_or("*".into(), |argument| argument.to_string());
-        let filter = call.filter.as_ref().map_or(String::new(), |filter| format!(" FILTER {filter}"));
-        format!("{:?}({distinct}{argument}){filter}", call.function)
-    };
-    calls.iter().map(text).collect::<Vec<_>>().join(", ")
+    calls.iter().map(AggregateCall::describe).collect::<Vec<_>>().join(", ")
 }

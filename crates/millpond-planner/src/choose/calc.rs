@@ -62,14 +62,24 @@ impl Chooser<'_> {
     }
 
     /// Only these columns, in this order.
-    pub(super) fn selection(&mut self, input: NodeId, columns: &[usize], identity: Option<Identity>) -> NodeId {
+    pub(super) fn selection(
+        &mut self,
+        input: NodeId,
+        columns: &[usize],
+        identity: Option<Identity>,
+    ) -> NodeId {
         let fields = Arc::clone(&self.node(input).schema);
         let projection = columns.iter().map(|column| plain(&fields, *column)).collect();
-        let schema = Schema::new(columns.iter().map(|c| Arc::clone(&fields.fields()[*c])).collect::<Vec<_>>());
+        let schema =
+            Schema::new(columns.iter().map(|c| Arc::clone(&fields.fields()[*c])).collect::<Vec<_>>());
         let sources: Vec<Option<usize>> = columns.iter().copied().map(Some).collect();
         match columns.is_empty() {
             true => input,
-            false => self.add_calc(input, &sources, Calc { projection, filter: None, schema: Arc::new(schema), identity }),
+            false => self.add_calc(
+                input,
+                &sources,
+                Calc { projection, filter: None, schema: Arc::new(schema), identity },
+            ),
         }
     }
 
@@ -130,12 +140,31 @@ impl Chooser<'_> {
             mode: before.properties.mode,
             upsert_keys: surviving_keys(&before.properties.upsert_keys, place),
             facts: NodeFacts {
-                roles: sources.iter().map(|source| source.map_or(Role::Plain, |column| roles[column])).collect(),
+                roles: sources
+                    .iter()
+                    .map(|source| source.map_or(Role::Plain, |column| roles[column]))
+                    .collect(),
                 ..self.facts[input].clone()
             },
             factory: Arc::new(CalcFactory { filter, projection, schema }),
             semantics,
             identity,
+            inputs: vec![input],
+            state: StateBound::None,
+        };
+        self.add_operator(operator)
+    }
+
+    /// A Calc that gives every column its place and meaning, though some are computed anew.
+    pub(super) fn recomputed(&mut self, input: NodeId, projection: Vec<Arc<dyn PhysicalExpr>>) -> NodeId {
+        let before = self.node(input);
+        let operator = Operator {
+            mode: before.properties.mode,
+            upsert_keys: before.properties.upsert_keys.clone(),
+            facts: self.facts[input].clone(),
+            semantics: texts(&projection),
+            identity: None,
+            factory: Arc::new(CalcFactory { filter: None, projection, schema: Arc::clone(&before.schema) }),
             inputs: vec![input],
             state: StateBound::None,
         };

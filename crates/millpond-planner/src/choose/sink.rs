@@ -39,7 +39,12 @@ impl Chooser<'_> {
     }
 
     /// Writes the rows of a query to a table.
-    pub(crate) fn sink(&mut self, insert: &Insert, table: &TableEntry, query: &LogicalPlan) -> Result<NodeId> {
+    pub(crate) fn sink(
+        &mut self,
+        insert: &Insert,
+        table: &TableEntry,
+        query: &LogicalPlan,
+    ) -> Result<NodeId> {
         let takes = sink_mode(table)?;
         let rows = self.choose(query)?;
         let exprs = assignments(insert, table, query.schema())?;
@@ -110,22 +115,25 @@ fn assignments(insert: &Insert, table: &TableEntry, query: &DFSchema) -> Result<
         return Err(wrong_count(insert, &targets, query));
     }
     let columns = query.columns();
-    let assign = |(place, field): (usize, &Arc<Field>)| match targets.iter().position(|target| *target == place) {
-        Some(given) => {
-            let found = query.field(given).data_type();
-            let error = || wrong_type(table, field, given, query);
-            converted(Expr::Column(columns[given].clone()), found, field.data_type())
-                .ok_or_else(error)
-                .map_err(|error| error.with_location(location_of(insert.table.span)))
-        }
-        None if field.is_nullable() => Ok(cast(Expr::Literal(ScalarValue::Null, None), field.data_type().clone())),
-        None => Err(Error::invalid(format!(
-            "column \"{}\" of table \"{}\" is NOT NULL and is given no value",
-            field.name(),
-            table.bound.name
-        ))
-        .with_location(location_of(insert.table.span))),
-    };
+    let assign =
+        |(place, field): (usize, &Arc<Field>)| match targets.iter().position(|target| *target == place) {
+            Some(given) => {
+                let found = query.field(given).data_type();
+                let error = || wrong_type(table, field, given, query);
+                converted(Expr::Column(columns[given].clone()), found, field.data_type())
+                    .ok_or_else(error)
+                    .map_err(|error| error.with_location(location_of(insert.table.span)))
+            }
+            None if field.is_nullable() => {
+                Ok(cast(Expr::Literal(ScalarValue::Null, None), field.data_type().clone()))
+            }
+            None => Err(Error::invalid(format!(
+                "column \"{}\" of table \"{}\" is NOT NULL and is given no value",
+                field.name(),
+                table.bound.name
+            ))
+            .with_location(location_of(insert.table.span))),
+        };
     sink.fields().iter().enumerate().map(assign).collect()
 }
 
@@ -139,7 +147,8 @@ fn targets(insert: &Insert, table: &TableEntry) -> Result<Vec<usize>> {
     for name in &insert.columns {
         let target = sink.index_of(&name.value).map_err(|_| {
             let known: Vec<&str> = sink.fields().iter().map(|field| field.name().as_str()).collect();
-            let message = format!("column \"{}\" of table \"{}\" cannot be written", name.value, table.bound.name);
+            let message =
+                format!("column \"{}\" of table \"{}\" cannot be written", name.value, table.bound.name);
             with_nearest(Error::invalid(message), &name.value, &known).with_location(location_of(name.span))
         })?;
         if targets.contains(&target) {
@@ -164,8 +173,10 @@ fn wrong_type(table: &TableEntry, field: &Field, given: usize, query: &DFSchema)
     let (name, wanted) = (field.name(), sql_type(field.data_type()));
     let (source, found) = (query.field(given).name(), sql_type(query.field(given).data_type()));
     let target = &table.bound.name;
-    Error::invalid(format!("column \"{name}\" of table \"{target}\" is {wanted} but the query gives {found} (\"{source}\")"))
-        .with_hint(format!("use CAST({source} AS {wanted})"))
+    Error::invalid(format!(
+        "column \"{name}\" of table \"{target}\" is {wanted} but the query gives {found} (\"{source}\")"
+    ))
+    .with_hint(format!("use CAST({source} AS {wanted})"))
 }
 
 /// The expression as a value of type `to`, if no value of type `from` is lost by it or makes it fail

@@ -78,7 +78,11 @@ impl Chooser<'_> {
                 updated_by: (mode != ChangelogMode::Append).then_some("a changelog source"),
                 ..NodeFacts::new(read.iter().map(role).collect(), false)
             },
-            kind: NodeKind::Source { table: bound.name.clone(), projection, event_time: Arc::new(event_time) },
+            kind: NodeKind::Source {
+                table: bound.name.clone(),
+                projection,
+                event_time: Arc::new(event_time),
+            },
         };
         Ok(self.add(node))
     }

@@ -6,41 +6,41 @@
 
 use std::sync::Arc;
 
-use datafusion::common::DFSchema;
+use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, UserDefinedLogicalNodeCore};
-use millpond_core::{ChangelogMode, Error, Result};
-use millpond_operators::window_aggregate::{WindowAggregateFactory, WindowOutput, WindowSpec};
+use datafusion::logical_expr::{
+    Aggregate, Expr, LogicalPlan, Operator as BinaryOperator, UserDefinedLogicalNodeCore, cast,
+};
+use datafusion::physical_plan::PhysicalExpr;
+use datafusion::physical_plan::expressions::{binary, lit};
+use millpond_core::{ChangelogMode, Error, Result, TimePrecision};
+use millpond_operators::aggregate::AggregateCall;
+use millpond_operators::window::{WindowKind, WindowSpec};
+use millpond_operators::window_aggregate::{WindowAggregateFactory, WindowColumn};
 use millpond_operators::window_tvf::WindowTvfFactory;
 
 use super::aggregate::{Call, call_texts};
+use super::calc::plain;
 use super::{Chooser, NodeFacts, Operator, column_index, lost};
-use crate::properties::Role;
+use crate::plan_error::from_datafusion;
+use crate::properties::{Role, Windows};
 use crate::stream_plan::{NodeId, StateBound};
 use crate::window_relation::{WindowShape, WindowTvf};
-
-impl WindowShape {
-    fn spec(self) -> WindowSpec {
-        match self {
-            Self::Tumble { size, offset } => WindowSpec::Tumble { size, offset },
-            Self::Hop { slide, size, offset } => WindowSpec::Hop { slide, size, offset },
-        }
-    }
-}
 
 /// An aggregation by a window, before it becomes an operator.
 struct Windowed<'a> {
     aggregate: &'a Aggregate,
     spec: WindowSpec,
-    shape: WindowShape,
+    windows: Windows,
     input: NodeId,
     time: usize,
     /// The keys beside the window.
     keys: Vec<usize>,
-    calls: Vec<millpond_operators::aggregate::AggregateCall>,
+    calls: Vec<AggregateCall>,
     /// What each group expression is.
-    groups: Vec<WindowOutput>,
+    groups: Vec<WindowColumn>,
 }
 
 impl Chooser<'_> {
@@ -48,6 +48,7 @@ impl Chooser<'_> {
     pub(super) fn window_tvf(&mut self, window: &WindowTvf) -> Result<NodeId> {
         let input = self.choose(&window.input)?;
         let time = self.time_attribute(window, input)?;
+        let (spec, windows) = self.windows(window, input, time)?;
         let before = self.node(input);
         let width = before.schema.fields().len();
         let mut fields: Vec<_> = before.schema.fields().iter().cloned().collect();
@@ -58,29 +59,50 @@ impl Chooser<'_> {
             key.push(width);
             key
         });
-        let shape = window.shape;
         let mut roles = self.facts[input].roles.clone();
-        roles.extend([Role::WindowStart(shape), Role::WindowEnd(shape), Role::WindowTime(shape)]);
+        roles.extend(
+            [WindowColumn::WindowStart, WindowColumn::WindowEnd, WindowColumn::WindowTime]
+                .map(|column| window_role(column, windows, spec)),
+        );
         let operator = Operator {
-            semantics: format!("{shape} time={time}"),
+            semantics: format!("{spec} time={time}"),
             identity: None,
             mode: before.properties.mode,
             upsert_keys: keys.collect(),
             state: StateBound::None,
             facts: NodeFacts { roles, ..self.facts[input].clone() },
             factory: Arc::new(WindowTvfFactory {
-                window: shape.spec(),
-                time,
-                schema: Arc::new(arrow::datatypes::Schema::new(fields)),
+                window: spec,
+                time_column: time,
+                schema: Arc::new(Schema::new(fields)),
             }),
             inputs: vec![input],
         };
         Ok(self.add_operator(operator))
     }
 
+    /// The windows of a function, for the operator and as facts.
+    fn windows(&self, window: &WindowTvf, input: NodeId, time: usize) -> Result<(WindowSpec, Windows)> {
+        let schema = &self.node(input).schema;
+        let data_type = schema.field(time).data_type();
+        let precision = TimePrecision::of(data_type).ok_or_else(|| lost("a timestamp"))?;
+        let time_zone = match data_type {
+            DataType::Timestamp(_, Some(_)) => self.session.time_zone(),
+            _ => None,
+        };
+        let kind = match window.shape {
+            WindowShape::Tumble { size, .. } => WindowKind::Tumble { size },
+            WindowShape::Hop { slide, size, .. } => WindowKind::Hop { size, slide },
+        };
+        let spec = WindowSpec { kind, offset: window.shape.offset(), time_zone };
+        spec.check().map_err(|error| error.with_location(window.at.0))?;
+        Ok((spec, Windows { shape: window.shape, precision }))
+    }
+
     /// The descriptor's column, which must carry the watermark.
     fn time_attribute(&self, window: &WindowTvf, input: NodeId) -> Result<usize> {
-        let time = column_index(window.input.schema(), &window.time).ok_or_else(|| lost("a window's time column"))?;
+        let time = column_index(window.input.schema(), &window.time)
+            .ok_or_else(|| lost("a window's time column"))?;
         if self.facts[input].roles[time].is_time_attribute() {
             return Ok(time);
         }
@@ -106,24 +128,29 @@ impl Chooser<'_> {
         if !self.is_append(input) {
             return Ok(None);
         }
+        let (spec, windows) = self.windows(window, input, time)?;
         let schema = window.input.schema();
         let time = Expr::Column(schema.columns().swap_remove(time));
         let filter = conjunction(beneath.filters);
-        let prepared = self.prepared(input, schema, &[time], &beneath.keys, &beneath.calls, filter.as_ref())?;
+        let prepared =
+            self.prepared(input, schema, &[time], &beneath.keys, &beneath.calls, filter.as_ref())?;
         let windowed = Windowed {
             aggregate,
-            spec: window.shape.spec(),
-            shape: window.shape,
+            spec,
+            windows,
             input: prepared.input,
             time: prepared.others[0],
             keys: prepared.keys,
             calls: prepared.calls,
             groups: beneath.groups,
         };
-        Ok(Some(self.add_window_aggregate(windowed)))
+        self.add_window_aggregate(windowed).map(Some)
     }
 
-    /// An aggregation by window columns that the rows carry.
+    /// An aggregation by window columns that the rows carry, such as the results of another one.
+    ///
+    /// A window is known by its last instant: every window of a TUMBLE or HOP ends at another
+    /// multiple of the slide, so that instants tumble by the slide into just the rows of one window.
     pub(super) fn aggregate_attached(
         &mut self,
         aggregate: &Aggregate,
@@ -132,110 +159,146 @@ impl Chooser<'_> {
         roles: &[Role],
     ) -> Result<NodeId> {
         let schema = aggregate.input.schema();
-        let place = |wanted: &dyn Fn(&Role) -> bool| {
-            roles.iter().position(wanted).map(|place| aggregate.group_expr[place].clone())
-        };
-        let start = place(&|role| matches!(role, Role::WindowStart(_)));
-        let end = place(&|role| matches!(role, Role::WindowEnd(_)));
-        let shape = roles.iter().find_map(|role| role.window()).ok_or_else(|| lost("a window"))?;
-        let [start, end] = self.both_bounds(input, schema, shape, start, end)?;
+        let windows = roles.iter().find_map(|role| role.windows()).ok_or_else(|| lost("a window"))?;
+        let time = self.last_instant(input, schema, windows)?;
         let mut groups = Vec::new();
         let mut keys = Vec::new();
         for (role, expr) in roles.iter().zip(&aggregate.group_expr) {
             groups.push(match role {
-                Role::WindowStart(_) => WindowOutput::Start,
-                Role::WindowEnd(_) => WindowOutput::End,
-                Role::WindowTime(_) => WindowOutput::Time,
-                Role::Plain | Role::EventTime => {
+                Role::WindowStart(of) if *of == windows => WindowColumn::WindowStart,
+                Role::WindowEnd(of) if *of == windows => WindowColumn::WindowEnd,
+                Role::WindowTime(of) if *of == windows => WindowColumn::WindowTime,
+                _ => {
                     keys.push(expr.clone());
-                    WindowOutput::Key(keys.len() - 1)
+                    WindowColumn::Key(keys.len() - 1)
                 }
             });
         }
-        let prepared = self.prepared(input, schema, &[start, end], &keys, calls, None)?;
-        let [start, end] = [prepared.others[0], prepared.others[1]];
+        let prepared = self.prepared(input, schema, &[time], &keys, calls, None)?;
+        let (size, slide) = (windows.shape.size(), windows.shape.slide());
+        let offset = (windows.shape.offset() + size).rem_euclid(slide);
         let windowed = Windowed {
             aggregate,
-            spec: WindowSpec::Attached { start, end },
-            shape,
+            spec: WindowSpec { kind: WindowKind::Tumble { size: slide }, offset, time_zone: None },
+            windows,
             input: prepared.input,
-            time: end,
+            time: prepared.others[0],
             keys: prepared.keys,
             calls: prepared.calls,
             groups,
         };
-        Ok(self.add_window_aggregate(windowed))
+        self.add_window_aggregate(windowed)
     }
 
-    /// Start and end of the rows' window: grouped by, or carried along, or one computed from the
-    /// other by the window's length.
-    fn both_bounds(
-        &self,
-        input: NodeId,
-        schema: &DFSchema,
-        shape: WindowShape,
-        start: Option<Expr>,
-        end: Option<Expr>,
-    ) -> Result<[Expr; 2]> {
+    /// The last instant of the rows' window: carried along, or computed from one of its bounds.
+    fn last_instant(&self, input: NodeId, schema: &DFSchema, windows: Windows) -> Result<Expr> {
         let carried = |role: Role| {
-            let columns = schema.columns();
             let place = self.facts[input].roles.iter().position(|other| *other == role)?;
-            columns.get(place).cloned().map(Expr::Column)
+            schema.columns().get(place).cloned().map(Expr::Column)
         };
-        let start = start.or_else(|| carried(Role::WindowStart(shape)));
-        let end = end.or_else(|| carried(Role::WindowEnd(shape)));
-        let size = datafusion::common::ScalarValue::IntervalMonthDayNano(Some(
-            arrow::datatypes::IntervalMonthDayNano::new(0, 0, shape.size().saturating_mul(1000)),
-        ));
-        let size = Expr::Literal(size, None);
-        match (start, end) {
-            (Some(start), Some(end)) => Ok([start, end]),
-            (Some(start), None) => Ok([start.clone(), start + size]),
-            (None, Some(end)) => Ok([end.clone() - size, end]),
-            (None, None) => Err(lost("a window's bounds")),
+        if let Some(time) = carried(Role::WindowTime(windows)) {
+            return Ok(time);
         }
+        let end = match (carried(Role::WindowEnd(windows)), carried(Role::WindowStart(windows))) {
+            (Some(end), _) => end,
+            (None, Some(start)) => {
+                start + Expr::Literal(interval(windows.shape.size().saturating_mul(1000)), None)
+            }
+            (None, None) => return Err(lost("a window's bounds")),
+        };
+        let (unit, nanos) = match windows.precision {
+            TimePrecision::Second => (TimeUnit::Second, 1_000_000_000),
+            TimePrecision::Millisecond => (TimeUnit::Millisecond, 1_000_000),
+            TimePrecision::Microsecond => (TimeUnit::Microsecond, 1000),
+            TimePrecision::Nanosecond => (TimeUnit::Nanosecond, 1),
+        };
+        let time = cast(end, DataType::Timestamp(unit, None)) - Expr::Literal(interval(nanos), None);
+        self.session.coerced(time, schema)
     }
 
-    fn add_window_aggregate(&mut self, windowed: Windowed<'_>) -> NodeId {
-        let Windowed { aggregate, spec, shape, input, time, keys, calls, groups } = windowed;
+    fn add_window_aggregate(&mut self, windowed: Windowed<'_>) -> Result<NodeId> {
+        let Windowed { aggregate, spec, windows, input, time, keys, calls, groups } = windowed;
         let exchange = self.exchange(input, keys.clone());
-        let role = |group: &WindowOutput| match group {
-            WindowOutput::Start => Role::WindowStart(shape),
-            WindowOutput::End => Role::WindowEnd(shape),
-            WindowOutput::Time => Role::WindowTime(shape),
-            WindowOutput::Key(_) | WindowOutput::Aggregate(_) => Role::Plain,
-        };
-        let mut roles: Vec<Role> = groups.iter().map(role).collect();
+        let mut roles: Vec<Role> = groups.iter().map(|group| window_role(*group, windows, spec)).collect();
         roles.extend(calls.iter().map(|_| Role::Plain));
-        let group_count = groups.len();
-        let output: Vec<WindowOutput> =
-            groups.into_iter().chain((0..calls.len()).map(WindowOutput::Aggregate)).collect();
+        let key: Vec<usize> = (0..groups.len()).collect();
+        // Attached to windows that overlap, the operator knows their ends only.
+        let starts_differ = spec.size() != windows.shape.size();
+        let output: Vec<WindowColumn> = groups
+            .iter()
+            .map(|group| match group {
+                WindowColumn::WindowStart if starts_differ => WindowColumn::WindowEnd,
+                other => *other,
+            })
+            .chain((0..calls.len()).map(WindowColumn::Aggregate))
+            .collect();
         let given = Arc::clone(&self.node(exchange).schema);
-        let what = match spec {
-            WindowSpec::Attached { end, .. } => given.field(end).name().clone(),
-            WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } => {
-                format!("{} of {}", shape, given.field(time).name())
-            }
-        };
+        let schema = Arc::clone(aggregate.schema.inner());
         let operator = Operator {
-            semantics: format!("{spec:?} time={time} {keys:?} {output:?} {}", call_texts(&calls)),
+            semantics: format!("{spec} time={time} {keys:?} {output:?} {}", call_texts(&calls)),
             identity: None,
+            state: StateBound::Watermark(format!("{} of {}", windows.shape, given.field(time).name())),
             factory: Arc::new(WindowAggregateFactory {
                 window: spec,
-                time,
-                keys: keys.clone(),
+                time_column: time,
+                keys: keys
+                    .iter()
+                    .map(|key| (plain(&given, *key), given.field(*key).name().clone()))
+                    .collect(),
                 aggregates: calls,
                 output,
                 input_schema: given,
-                schema: Arc::clone(aggregate.schema.inner()),
+                schema: Arc::clone(&schema),
             }),
             inputs: vec![exchange],
             mode: ChangelogMode::Append,
-            upsert_keys: vec![(0..group_count).collect()],
-            state: StateBound::Watermark(what),
-            facts: NodeFacts::new(roles, keys.is_empty()),
+            upsert_keys: vec![key],
+            facts: NodeFacts::new(roles.clone(), keys.is_empty()),
         };
-        self.add_operator(operator)
+        let node = self.add_operator(operator);
+        match starts_differ && groups.contains(&WindowColumn::WindowStart) {
+            false => Ok(node),
+            true => self.with_starts(node, &schema, &groups, windows),
+        }
+    }
+
+    /// Computes the starts of windows from the ends that stand in their place.
+    fn with_starts(
+        &mut self,
+        node: NodeId,
+        schema: &Schema,
+        groups: &[WindowColumn],
+        windows: Windows,
+    ) -> Result<NodeId> {
+        let size = interval(windows.shape.size().saturating_mul(1000));
+        let expr = |column: usize| -> Result<Arc<dyn PhysicalExpr>> {
+            let own = plain(schema, column);
+            match groups.get(column) {
+                Some(WindowColumn::WindowStart) => {
+                    binary(own, BinaryOperator::Minus, lit(size.clone()), schema).map_err(from_datafusion)
+                }
+                _ => Ok(own),
+            }
+        };
+        let projection = (0..schema.fields().len()).map(expr).collect::<Result<Vec<_>>>()?;
+        Ok(self.recomputed(node, projection))
+    }
+}
+
+fn interval(nanos: i64) -> ScalarValue {
+    ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano::new(0, 0, nanos)))
+}
+
+/// What a window column means. Bounds in a local time that is not UTC do not follow the watermark.
+fn window_role(column: WindowColumn, windows: Windows, spec: WindowSpec) -> Role {
+    match column {
+        WindowColumn::WindowStart if spec.time_zone.is_none() => Role::WindowStart(windows),
+        WindowColumn::WindowEnd if spec.time_zone.is_none() => Role::WindowEnd(windows),
+        WindowColumn::WindowTime => Role::WindowTime(windows),
+        WindowColumn::WindowStart
+        | WindowColumn::WindowEnd
+        | WindowColumn::Key(_)
+        | WindowColumn::Aggregate(_) => Role::Plain,
     }
 }
 
@@ -246,7 +309,7 @@ struct Beneath<'a> {
     keys: Vec<Expr>,
     calls: Vec<Call>,
     filters: Vec<Expr>,
-    groups: Vec<WindowOutput>,
+    groups: Vec<WindowColumn>,
 }
 
 impl<'a> Beneath<'a> {
@@ -259,28 +322,30 @@ impl<'a> Beneath<'a> {
         };
         let schema = UserDefinedLogicalNodeCore::schema(window);
         let width = window.input.schema().fields().len();
-        let uses_window =
-            |expr: &Expr| expr.column_refs().iter().any(|c| schema.index_of_column(c).is_ok_and(|i| i >= width));
+        let uses_window = |expr: &Expr| {
+            expr.column_refs().iter().any(|c| schema.index_of_column(c).is_ok_and(|i| i >= width))
+        };
         let mut exprs = exprs.into_iter();
         let (mut keys, mut groups) = (Vec::new(), Vec::new());
         for expr in exprs.by_ref().take(aggregate.group_expr.len()) {
             groups.push(match column_index(schema, &expr).and_then(|column| column.checked_sub(width)) {
-                Some(0) => WindowOutput::Start,
-                Some(1) => WindowOutput::End,
-                Some(_) => WindowOutput::Time,
+                Some(0) => WindowColumn::WindowStart,
+                Some(1) => WindowColumn::WindowEnd,
+                Some(_) => WindowColumn::WindowTime,
                 None if uses_window(&expr) => return Ok(None),
                 None => {
                     keys.push(expr);
-                    WindowOutput::Key(keys.len() - 1)
+                    WindowColumn::Key(keys.len() - 1)
                 }
             });
         }
         let mut rest: Vec<Expr> = exprs.collect();
-        let by_window = groups.iter().any(|group| !matches!(group, WindowOutput::Key(_)));
+        let by_window = groups.iter().any(|group| !matches!(group, WindowColumn::Key(_)));
         if !by_window || rest.iter().chain(&filters).any(uses_window) {
             return Ok(None);
         }
-        let mut call_filters = rest.split_off(calls.iter().filter(|call| call.argument.is_some()).count()).into_iter();
+        let mut call_filters =
+            rest.split_off(calls.iter().filter(|call| call.argument.is_some()).count()).into_iter();
         let mut arguments = rest.into_iter();
         let calls = calls
             .iter()
@@ -329,6 +394,6 @@ fn rewritten(exprs: Vec<Expr>, schema: &DFSchema, below: &[Expr]) -> Result<Vec<
     };
     exprs
         .into_iter()
-        .map(|expr| expr.transform_up(replace).map(|expr| expr.data).map_err(crate::plan_error::from_datafusion))
+        .map(|expr| expr.transform_up(replace).map(|expr| expr.data).map_err(from_datafusion))
         .collect()
 }
