@@ -59,6 +59,65 @@ pub struct JobMetrics {
     pub last_checkpoint: Option<CheckpointReport>,
 }
 
+impl JobMetrics {
+    /// Records read by all sources, good or bad.
+    pub fn rows_read(&self) -> u64 {
+        self.sources.iter().map(|source| source.metrics.read.value()).sum()
+    }
+    /// Rows that came after their last window was final.
+    pub fn rows_late(&self) -> u64 {
+        self.operators.iter().map(|operator| operator.metrics.late.value()).sum()
+    }
+    /// Records and rows that could not be used.
+    pub fn rows_rejected(&self) -> u64 {
+        let read: u64 = self.sources.iter().map(|source| source.metrics.rejected.value()).sum();
+        let used: u64 = self.operators.iter().map(|operator| operator.metrics.rejected.value()).sum();
+        read + used
+    }
+    /// The lowest watermark of the sources: the one that holds the others back.
+    pub fn watermark(&self) -> Option<Watermark> {
+        self.sources.iter().filter_map(|source| source.watermark).min()
+    }
+
+    /// Invariant 14 over everything counted. Holds when nothing is in flight, so at a job's end.
+    ///
+    /// Errors: *Internal*, with the counters that do not add up.
+    pub fn check_accounting(&self) -> Result<(), Error> {
+        for source in &self.sources {
+            let counted = &source.metrics;
+            let (read, sent, rejected) = (counted.read.value(), counted.sent.value(), counted.rejected.value());
+            if read != sent + rejected {
+                return Err(Error::internal(format!(
+                    "invariant 14: source {} read {read} rows but sent {sent} and rejected {rejected}",
+                    source.uid
+                )));
+            }
+        }
+        for operator in &self.operators {
+            let counted = &operator.metrics;
+            let parts = [&counted.accepted, &counted.filtered, &counted.late, &counted.rejected];
+            let (rows, sum) = (counted.rows_in.value(), parts.iter().map(|part| part.value()).sum::<u64>());
+            if rows != sum {
+                return Err(Error::internal(format!(
+                    "invariant 14: operator {} took {rows} rows in but accounts for {sum}",
+                    operator.uid
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CheckpointReport {
+    /// `COMPLETED`, or `FAILED` with the reason.
+    pub fn status_text(&self) -> String {
+        match &self.status {
+            CheckpointStatus::Completed => "COMPLETED".into(),
+            CheckpointStatus::Failed(error) => format!("FAILED: {}", error.message()),
+        }
+    }
+}
+
 /// Counters of a source in one task.
 #[derive(Debug, Clone)]
 pub struct SourceReport {
