@@ -74,7 +74,6 @@ struct Channels {
 /// A deployment in progress.
 struct Deployment<'a> {
     job: &'a Deployable,
-    attempt: u64,
     restored: Restored,
     context: TaskContext,
     channels: Channels,
@@ -98,7 +97,7 @@ pub(crate) async fn deploy(
     tasks: &mut Tasks,
 ) -> Result<Deployed> {
     let sinks = Arc::new(sinks_of(&job.graph));
-    let restored = recover(job, Arc::clone(&sinks)).await?;
+    let restored = recover(job, attempt > 0, Arc::clone(&sinks)).await?;
     if restored.is_finished() {
         return Ok(Deployed::AlreadyFinished);
     }
@@ -124,7 +123,6 @@ pub(crate) async fn deploy(
     };
     let mut deployment = Deployment {
         job,
-        attempt,
         restored,
         context: context.clone(),
         channels: Channels::connect(&job.graph),
@@ -147,10 +145,10 @@ pub(crate) async fn deploy(
     Ok(Deployed::Running(Box::new(driver), deployment.counters))
 }
 
-async fn recover(job: &Deployable, sinks: Arc<Vec<SinkNode>>) -> Result<Restored> {
+async fn recover(job: &Deployable, repeated: bool, sinks: Arc<Vec<SinkNode>>) -> Result<Restored> {
     let (graph, options) = (Arc::clone(&job.graph), Arc::clone(&job.options));
     let (store, background) = (Arc::clone(&job.environment.store), job.background.clone());
-    let work = move || Restored::recover(&graph, &sinks, &options, store.as_ref(), &background);
+    let work = move || Restored::recover(repeated, &graph, &sinks, &options, store.as_ref(), &background);
     job.background.run(work).await
 }
 
@@ -323,11 +321,10 @@ impl Deployment<'_> {
         }
     }
 
-    /// The generation counts starts of the process and, within one, attempts: both fence.
     fn sink_context(&self, id: TaskId, sink: &SinkNode, parallelism: usize) -> SinkContext {
         SinkContext {
             job: sink_identity(&self.job.options.job, &sink.uid),
-            generation: (self.context.store.generation() << 16) | self.attempt.min(0xffff),
+            generation: self.context.store.generation(),
             index: id.index,
             parallelism,
             clock: Arc::clone(&self.context.clock),

@@ -33,9 +33,9 @@ pub(crate) struct Link {
     context: OperatorContext,
     wake_at: Option<Timestamp>,
     sent: Option<Watermark>,
-    /// Tables of which the next snapshot must hold everything: those that are new, and those
-    /// whose last delta was lost on its way to the store.
-    pub(crate) bases: BTreeSet<String>,
+    /// Tables of which the next snapshot must hold everything: their last delta never reached the
+    /// store.
+    bases: BTreeSet<String>,
 }
 
 enum Work {

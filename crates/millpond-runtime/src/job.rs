@@ -268,11 +268,13 @@ impl Supervisor {
             Err(error) => Err(self.clear(&mut tasks, error).await),
         };
         self.job.background.join().await;
-        let status = status_of(ended);
-        tracing::info!(?status, "job has ended");
-        self.status.send_replace(status.clone());
-        self.commands.close();
-        if let (JobStatus::Failed(error), Some(client)) = (status, &self.job.client) {
+        let Self { job: Deployable { client, .. }, status, .. } = self;
+        // Everything else is dropped before the end is told: whoever hears of it may open the
+        // job's store again at once.
+        let ended = status_of(ended);
+        tracing::info!(status = %ended, "job has ended");
+        status.send_replace(ended.clone());
+        if let (JobStatus::Failed(error), Some(client)) = (ended, client) {
             tokio::select! {
                 // A client that is gone does not want to know.
                 _ = client.send(Err(error)) => {}

@@ -85,7 +85,8 @@ impl JobMetrics {
     pub fn check_accounting(&self) -> Result<(), Error> {
         for source in &self.sources {
             let counted = &source.metrics;
-            let (read, sent, rejected) = (counted.read.value(), counted.sent.value(), counted.rejected.value());
+            let (read, sent, rejected) =
+                (counted.read.value(), counted.sent.value(), counted.rejected.value());
             if read != sent + rejected {
                 return Err(Error::internal(format!(
                     "invariant 14: source {} read {read} rows but sent {sent} and rejected {rejected}",

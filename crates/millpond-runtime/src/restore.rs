@@ -26,13 +26,19 @@ pub(crate) struct Restored(Option<Arc<CheckpointMetadata>>);
 impl Restored {
     /// Chooses the checkpoint, declares to the store that the job continues from it, and settles
     /// what sinks are owed.
+    ///
+    /// A repeated attempt advances the fence: nothing of the one before may be taken for its own.
     pub(crate) fn recover(
+        repeated: bool,
         graph: &JobGraph,
         sinks: &[SinkNode],
         options: &JobOptions,
         store: &dyn StateStore,
         background: &Background,
     ) -> Result<Self> {
+        if repeated {
+            store.next_generation()?;
+        }
         let newest = store.checkpoints(options.verify)?.into_iter().next();
         let Some(metadata) = newest.map(|stored| stored.metadata) else {
             settle(sinks, &Pending::default(), options, background)?;
@@ -91,10 +97,7 @@ impl Restored {
         let snapshot = self.operator(&node.uid);
         for table in link.operator.tables() {
             let def = table.def().clone();
-            let Some(metadata) = self.0.as_ref().filter(|_| knows(snapshot, &def.name)) else {
-                link.bases.insert(def.name);
-                continue;
-            };
+            let Some(metadata) = self.0.as_ref().filter(|_| knows(snapshot, &def.name)) else { continue };
             for rows in store.read_table(metadata, &node.uid, &def, context.key_groups)? {
                 table.load(&rows, context.key_groups)?;
             }

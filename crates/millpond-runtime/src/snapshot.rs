@@ -12,7 +12,7 @@ use std::time::Duration;
 use millpond_connect::{Committable, PreCommit};
 use millpond_core::clock::Stopwatch;
 use millpond_core::{CheckpointId, Error, OperatorUid, Result, TaskId, Timestamp, Watermark};
-use millpond_state::{Frozen, OperatorSnapshot, StateStore, TableDef, TableKind, TablePart, TableSnapshot};
+use millpond_state::{Frozen, OperatorSnapshot, StateStore, TableDef, TablePart, TableSnapshot};
 
 use crate::background::Background;
 
@@ -84,7 +84,7 @@ pub(crate) struct StoredOperator {
     pub(crate) lists: Lists,
 }
 
-/// Tables whose delta did not reach the store, with their operators.
+/// Tables whose delta could not be made, with their operators: the store has not got it.
 pub(crate) type LostTables = Vec<(OperatorUid, String)>;
 
 impl FrozenTask {
@@ -106,40 +106,12 @@ impl FrozenTask {
         let stopwatch = Stopwatch::start();
         let (task, checkpoint) = (self.task, self.checkpoint);
         let committables = pre_commit(self.sinks, background)?;
-        let mut lost: LostTables = Vec::new();
-        let mut failure = None;
-        let mut stored = TaskSnapshot { align: self.align, freeze: self.freeze, ..TaskSnapshot::default() };
-        for operator in self.operators {
-            let mut tables = Vec::with_capacity(operator.tables.len());
-            for table in operator.tables {
-                let name = table.def.name.clone();
-                let written = match failure {
-                    Some(_) => Err(Error::cancelled()),
-                    None => write(
-                        table,
-                        &operator.uid,
-                        task.index,
-                        checkpoint,
-                        max_parallelism,
-                        store,
-                        background,
-                    ),
-                };
-                match written {
-                    Ok(table) => tables.push(table),
-                    Err(error) => {
-                        lost.push((operator.uid.clone(), name));
-                        failure.get_or_insert(error);
-                    }
-                }
-            }
-            stored.operators.push(StoredOperator {
-                uid: operator.uid,
-                name: operator.name,
-                tables,
-                lists: operator.lists,
-            });
-        }
+        let mut writer =
+            Writer { task, checkpoint, max_parallelism, store, background, lost: Vec::new(), failure: None };
+        let operators = self.operators.into_iter().map(|operator| writer.write(operator)).collect();
+        let Writer { lost, failure, .. } = writer;
+        let mut stored =
+            TaskSnapshot { operators, align: self.align, freeze: self.freeze, ..TaskSnapshot::default() };
         stored.weigh(checkpoint);
         stored.asynchronous = stopwatch.elapsed();
         let stored = failure.map_or(Ok(stored), Err);
@@ -160,19 +132,39 @@ fn pre_commit(
     Ok(committables)
 }
 
-fn write(
-    table: FrozenTable,
-    uid: &OperatorUid,
-    task: usize,
+/// Hands the tables of a task to the store, all of them: a delta whose write fails is kept there
+/// and becomes part of the next one, but only if the store has got it.
+struct Writer<'a> {
+    task: TaskId,
     checkpoint: CheckpointId,
     max_parallelism: u16,
-    store: &dyn StateStore,
-    background: &Background,
-) -> Result<(TableDef, Vec<TablePart>)> {
-    background.check_halted()?;
-    let delta = table.frozen.into_delta()?;
-    let parts = store.write_delta(uid, &table.def, task, checkpoint, max_parallelism, delta, table.base)?;
-    Ok((table.def, parts))
+    store: &'a dyn StateStore,
+    background: &'a Background,
+    lost: LostTables,
+    failure: Option<Error>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, operator: FrozenOperator) -> StoredOperator {
+        let FrozenOperator { uid, name, tables, lists } = operator;
+        let tables = tables.into_iter().filter_map(|table| self.write_table(&uid, table)).collect();
+        StoredOperator { uid, name, tables, lists }
+    }
+
+    fn write_table(&mut self, uid: &OperatorUid, table: FrozenTable) -> Option<(TableDef, Vec<TablePart>)> {
+        let FrozenTable { def, frozen, base } = table;
+        let delta = self.background.check_halted().and_then(|()| frozen.into_delta());
+        let delta = delta.inspect_err(|_| self.lost.push((uid.clone(), def.name.clone())));
+        let (task, checkpoint, max_parallelism) = (self.task.index, self.checkpoint, self.max_parallelism);
+        let write = |delta| self.store.write_delta(uid, &def, task, checkpoint, max_parallelism, delta, base);
+        match delta.and_then(write) {
+            Ok(parts) => Some((def, parts)),
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                None
+            }
+        }
+    }
 }
 
 impl TaskSnapshot {
@@ -194,37 +186,11 @@ impl TaskSnapshot {
                 operator.lists.entry(name.clone()).or_default().extend(values.iter().cloned());
             }
             for (def, parts) in &stored.tables {
-                let table = operator.tables.entry(def.name.clone()).or_insert_with(|| describe(def));
+                let table =
+                    operator.tables.entry(def.name.clone()).or_insert_with(|| TableSnapshot::describe(def));
                 table.parts.insert(task, parts.clone());
             }
         }
-    }
-}
-
-/// A table's description for the metadata, without parts.
-fn describe(def: &TableDef) -> TableSnapshot {
-    let kind = match def.kind {
-        TableKind::Value => "value",
-        TableKind::Window => "window",
-        TableKind::Multimap => "multimap",
-    };
-    let column = |(at, field): (usize, &arrow::datatypes::FieldRef)| {
-        (field.name().clone(), field.data_type().to_string(), role(def, at).to_string())
-    };
-    TableSnapshot {
-        kind: kind.into(),
-        columns: def.schema.fields().iter().enumerate().map(column).collect(),
-        parts: BTreeMap::new(),
-    }
-}
-
-fn role(def: &TableDef, column: usize) -> &'static str {
-    let last_identity = column + 1 == def.identity_columns;
-    match def.kind {
-        _ if column >= def.identity_columns => "state",
-        TableKind::Window if column == 0 => "window",
-        TableKind::Multimap if last_identity => "row",
-        TableKind::Value | TableKind::Window | TableKind::Multimap => "key",
     }
 }
 

@@ -491,13 +491,16 @@ struct Disk {
 #[derive(Debug)]
 pub(crate) struct FakeStore {
     disk: Arc<Mutex<Disk>>,
-    generation: u64,
+    generation: AtomicU64,
     parts: Mutex<PartLists>,
 }
 
 #[derive(Debug, Default)]
 struct PartLists {
     parts: HashMap<(OperatorUid, String, usize), Vec<TablePart>>,
+    rescaled: BTreeSet<(OperatorUid, String, usize)>,
+    /// Deltas whose write failed.
+    unwritten: HashMap<(OperatorUid, String, usize), Vec<Delta>>,
 }
 
 impl FakeStore {
@@ -510,7 +513,7 @@ impl FakeStore {
     fn open(disk: Arc<Mutex<Disk>>) -> Arc<Self> {
         let mut on_disk = disk.lock().unwrap();
         on_disk.generation += 1;
-        let generation = on_disk.generation;
+        let generation = on_disk.generation.into();
         drop(on_disk);
         Arc::new(Self { disk, generation, parts: Mutex::default() })
     }
@@ -521,7 +524,14 @@ impl FakeStore {
 
 impl StateStore for FakeStore {
     fn generation(&self) -> u64 {
-        self.generation
+        self.generation.load(Ordering::SeqCst)
+    }
+    fn next_generation(&self) -> Result<u64> {
+        let mut disk = self.disk.lock().unwrap();
+        disk.generation += 1;
+        self.generation.store(disk.generation, Ordering::SeqCst);
+        *self.parts.lock().unwrap() = PartLists::default();
+        Ok(disk.generation)
     }
     fn last_checkpoint_id(&self) -> CheckpointId {
         self.disk.lock().unwrap().last
@@ -538,22 +548,36 @@ impl StateStore for FakeStore {
     ) -> Result<Vec<TablePart>> {
         let mut disk = self.disk.lock().unwrap();
         disk.last = disk.last.max(checkpoint);
+        let address = (uid.clone(), def.name.clone(), task);
+        let mut lists = self.parts.lock().unwrap();
+        assert!(base || !lists.rescaled.contains(&address), "a delta where a base is needed");
+        lists.rescaled.remove(&address);
+        let unwritten = lists.unwritten.entry(address.clone()).or_default();
+        unwritten.push(delta);
         if disk.write_failures > 0 {
             disk.write_failures -= 1;
             return Err(Error::unavailable("no space"));
         }
-        let path = format!("{uid}/{}/{task}/{checkpoint}", def.name);
-        let rows = delta.upserts.num_rows() as u64;
-        disk.files.insert(path.clone(), delta);
-        let file = FileHandle { path, bytes: rows * 16, crc32c: "00000000".into() };
-        let part =
-            TablePart { file: Some(file), checkpoint, base, rows, expired_through: None, window_max: None };
-        let mut lists = self.parts.lock().unwrap();
-        let list = lists.parts.entry((uid.clone(), def.name.clone(), task)).or_default();
+        let deltas = std::mem::take(unwritten);
+        let list = lists.parts.entry(address).or_default();
         if base {
             list.clear();
         }
-        list.push(part);
+        for (at, delta) in deltas.into_iter().enumerate() {
+            let (path, rows) =
+                (format!("{uid}/{}/{task}/{checkpoint}.{at}", def.name), delta.upserts.num_rows() as u64);
+            disk.files.insert(path.clone(), delta);
+            let file = FileHandle { path, bytes: rows * 16, crc32c: "00000000".into() };
+            list.push(TablePart {
+                file: Some(file),
+                checkpoint,
+                base: base && at == 0,
+                rows,
+                expired_through: None,
+                window_max: None,
+                key_groups: None,
+            });
+        }
         Ok(list.clone())
     }
     fn link_native(&self, _: CheckpointId) -> Result<Option<String>> {
@@ -602,7 +626,9 @@ impl StateStore for FakeStore {
         let mut lists = PartLists::default();
         for (uid, operator) in &checkpoint.operators {
             for (name, table) in &operator.tables {
-                if tasks.get(uid) != Some(&table.parts.len()) {
+                let count = tasks.get(uid).copied().unwrap_or(0);
+                if count != table.parts.len() {
+                    lists.rescaled.extend((0..count).map(|task| (uid.clone(), name.clone(), task)));
                     continue;
                 }
                 for (task, parts) in &table.parts {
@@ -614,8 +640,7 @@ impl StateStore for FakeStore {
         Ok(())
     }
     fn needs_base(&self, uid: &OperatorUid, table: &str, task: usize) -> bool {
-        let lists = self.parts.lock().unwrap();
-        !lists.parts.contains_key(&(uid.clone(), table.to_string(), task))
+        self.parts.lock().unwrap().rescaled.contains(&(uid.clone(), table.to_string(), task))
     }
 }
 

@@ -124,7 +124,7 @@ async fn a_failed_checkpoint_leaves_its_output_to_the_next() {
     job.end_epoch().await.unwrap();
     let report = job.checkpoint().await.unwrap();
     assert_eq!(sink.visible(), [1001, 2001, 2002]);
-    assert_eq!((report.rows, report.status), (2, CheckpointStatus::Completed));
+    assert_eq!((report.rows, report.status), (3, CheckpointStatus::Completed));
     job.crash().await;
     // The state of the failed checkpoint has reached the store with the next one.
     source.push(0, &[1]);
