@@ -8,7 +8,7 @@ CREATE TABLE flights (
   dep_time INT, dep_delay INT, carrier STRING, flight INT, origin STRING, dest STRING,
   `minute` INT, time_hour TIMESTAMP_LTZ(3),
   scheduled AS CAST(time_hour AS TIMESTAMP(3)) + `minute` * INTERVAL '1' MINUTE,
-  WATERMARK FOR scheduled AS scheduled - INTERVAL '19' HOUR
+  WATERMARK FOR scheduled AS scheduled - INTERVAL '17' HOUR
 ) WITH (
   'connector' = 'filesystem', 'path' = '$FLIGHTS/data/flights-2013-01.csv.gz',
   'format' = 'csv', 'csv.null-literal' = 'NA'

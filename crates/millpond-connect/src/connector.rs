@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use millpond_core::{
-    BadRows, ChangelogBatch, ChangelogMode, CheckpointId, Clock, DeadLetterOffice, Result, SourceMetrics, Timestamp,
+    BadRows, ChangelogBatch, ChangelogMode, CheckpointId, Clock, DeadLetterOffice, Result, SourceMetrics,
+    Timestamp,
 };
 
 /// A part of a source with an order of its own: a file, a partition, a generator's lane.
@@ -68,7 +69,12 @@ pub trait SourceConnector: Send + Sync + std::fmt::Debug {
     fn discovery_interval(&self) -> Option<i64>;
     /// Reads a split from a position on, or from its start. After a seek exactly the rows
     /// behind the position come, in the same order.
-    fn open(&self, split: &Split, position: Option<&Position>, context: ReaderContext) -> Result<Box<dyn SplitReader>>;
+    fn open(
+        &self,
+        split: &Split,
+        position: Option<&Position>,
+        context: ReaderContext,
+    ) -> Result<Box<dyn SplitReader>>;
 }
 
 /// Reads one split. May block on local IO for about as long as one batch takes.
@@ -152,7 +158,7 @@ pub trait SinkWriter: Send {
 }
 
 /// A connector table: what `WITH (…)` has been parsed into.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ConnectorTable {
     /// The reading side, if it can be read.
     pub source: Option<Arc<dyn SourceConnector>>,

@@ -13,7 +13,7 @@ use millpond_core::{Error, Result};
 /// assert_eq!(options.require("path").unwrap(), "/a");
 /// options.finish(&["path", "format"]).unwrap();
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Options {
     table: String,
     left: BTreeMap<String, String>,
@@ -59,7 +59,9 @@ impl Options {
     }
     /// A whole number.
     pub fn number<T: std::str::FromStr>(&mut self, key: &str) -> Result<Option<T>> {
-        self.parse(key, |text| text.trim().parse().map_err(|_| Error::invalid(format!("{text:?} is not a number in range"))))
+        self.parse(key, |text| {
+            text.trim().parse().map_err(|_| Error::invalid(format!("{text:?} is not a number in range")))
+        })
     }
     /// A duration in microseconds.
     pub fn duration(&mut self, key: &str) -> Result<Option<i64>> {
@@ -72,20 +74,29 @@ impl Options {
     /// One of a closed set of words.
     pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         self.parse(key, |text| {
-            choices.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value).ok_or_else(|| {
-                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-                let error = Error::invalid(format!("{text:?} is not one of {}", words.join(", ")));
-                match nearest(text, words) {
-                    Some(word) => error.with_hint(format!("did you mean '{word}'?")),
-                    None => error,
-                }
-            })
+            choices
+                .iter()
+                .find(|(word, _)| word.eq_ignore_ascii_case(text))
+                .map(|(_, value)| *value)
+                .ok_or_else(|| {
+                    let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                    let error = Error::invalid(format!("{text:?} is not one of {}", words.join(", ")));
+                    match nearest(text, words) {
+                        Some(word) => error.with_hint(format!("did you mean '{word}'?")),
+                        None => error,
+                    }
+                })
         })
     }
     /// Options with a common prefix, e.g. all `fields.…` of datagen, taken out together.
     pub fn with_prefix(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let keys: Vec<String> = self.left.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
         keys.into_iter().filter_map(|key| self.left.remove_entry(&key)).collect()
+    }
+    /// Keeps only what `other` has left too: both sides of a connector take from a copy of their
+    /// own, and what either took is known.
+    pub fn keep_left_in(&mut self, other: &Options) {
+        self.left.retain(|key, _| other.left.contains_key(key));
     }
     /// Refuses what nobody took, naming the nearest of the `known` keys.
     pub fn finish(self, known: &[&str]) -> Result<()> {

@@ -108,7 +108,7 @@ impl QueryResult {
 
 /// Changes of a result: each item is the net change of one epoch.
 ///
-/// Dropping it ends the query.
+/// Dropping it ends the query: the job ends when nobody takes its rows.
 pub struct Changes {
     schema: SchemaRef,
     elements: mpsc::Receiver<Result<Element>>,
@@ -155,12 +155,6 @@ impl Changes {
             }
         }
         present(&self.schema, fold.into_batches()?, presentation)
-    }
-}
-
-impl Drop for Changes {
-    fn drop(&mut self) {
-        self.job.cancel();
     }
 }
 

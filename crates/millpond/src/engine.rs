@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
-use millpond_planner::Catalog;
+use millpond_planner::{Catalog, CatalogEntry};
 use millpond_state::{Backend, StateStore};
 
 use crate::catalog_log::{CatalogLog, CatalogRecord};
@@ -64,6 +64,16 @@ impl State {
             Some(log) => log.append(record),
             None => Ok(()),
         }
+    }
+}
+
+impl State {
+    /// `table` or `view`.
+    pub(crate) fn kind_of(&self, name: &str) -> Option<&'static str> {
+        self.catalog.find(name).map(|entry| match entry {
+            CatalogEntry::Table(_) => "table",
+            CatalogEntry::View(_) => "view",
+        })
     }
 }
 
@@ -162,6 +172,11 @@ impl Engine {
 
     /// Starts the jobs of the catalog that have neither ended nor been started in this process.
     pub async fn resume_jobs(&self) -> Result<Vec<Job>> {
+        self.resume_jobs_with(None).await
+    }
+
+    /// As [`Engine::resume_jobs`], at another parallelism: state is split anew by key group.
+    pub async fn resume_jobs_with(&self, parallelism: Option<usize>) -> Result<Vec<Job>> {
         let waiting: Vec<JobRecord> = {
             let state = self.state();
             state.jobs.values().filter(|job| job.ended.is_none() && job.handle.is_none()).cloned().collect()
@@ -169,7 +184,10 @@ impl Engine {
         let mut jobs = Vec::new();
         for record in waiting {
             let session = self.session_with(&record.settings)?;
-            jobs.push(session.start_again(&record).await?);
+            if let Some(parallelism) = parallelism {
+                session.set_setting("parallelism", &parallelism.to_string())?;
+            }
+            jobs.push(session.start_again(&record)?);
         }
         Ok(jobs)
     }
@@ -191,14 +209,15 @@ impl Engine {
     /// starts them again from their last checkpoints. For tests of recovery.
     pub async fn crash_and_restore(&self) -> Result<()> {
         let crashed: Vec<JobRecord> = {
-            let mut state = self.state();
-            let running = state.jobs.values_mut().filter(|job| job.handle.as_ref().is_some_and(Job::is_running));
-            running.map(|record| (record.handle.take(), record.clone())).filter_map(|(job, record)| job.map(|job| (job, record)))
-                .map(|(job, record)| { job.crash(); record }).collect()
+            let state = self.state();
+            state.jobs.values().filter(|record| record.handle.as_ref().is_some_and(Job::is_running)).cloned().collect()
         };
-        for record in crashed {
+        for mut record in crashed {
+            if let Some(job) = record.handle.take() {
+                job.crash().await;
+            }
             let session = self.session_with(&record.settings)?;
-            session.start_again(&record).await?;
+            session.start_again(&record)?;
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! Jobs: the engine's records of them and the handle that a user holds.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::Weak;
 
 use millpond_core::{JobId, Result};
 use millpond_runtime::{CheckpointReport, JobHandle, JobMetrics, JobStatus};
+
+use crate::catalog_log::CatalogRecord;
+use crate::engine::{Engine, Shared};
 
 /// What the catalog knows of a job.
 #[derive(Debug, Clone)]
@@ -38,7 +41,9 @@ pub struct Job {
     pub(crate) id: JobId,
     pub(crate) name: String,
     pub(crate) bounded: bool,
-    pub(crate) handle: Arc<JobHandle>,
+    pub(crate) handle: JobHandle,
+    /// Its engine, which holds this handle and is told of the job's end.
+    pub(crate) engine: Weak<Shared>,
 }
 
 impl Job {
@@ -60,11 +65,30 @@ impl Job {
     }
     /// Whether it is still at work.
     pub fn is_running(&self) -> bool {
-        matches!(self.status(), JobStatus::Created | JobStatus::Running)
+        !self.status().is_terminal()
     }
     /// Waits until it has ended; its error, if it failed.
     pub async fn wait(&self) -> Result<()> {
-        self.handle.wait().await
+        let outcome = self.handle.wait().await;
+        if self.status() == JobStatus::Finished {
+            self.note_end("finished")?;
+        }
+        outcome
+    }
+
+    /// Writes the job's end into the catalog, once.
+    pub(crate) fn note_end(&self, how: &str) -> Result<()> {
+        let Some(shared) = self.engine.upgrade() else { return Ok(()) };
+        let engine = Engine { shared };
+        let mut state = engine.state();
+        if state.jobs.get(&self.id).is_none_or(|record| record.ended.is_some()) {
+            return Ok(());
+        }
+        state.record(&CatalogRecord::JobEnded { id: self.id, how: how.into() })?;
+        if let Some(record) = state.jobs.get_mut(&self.id) {
+            record.ended = Some(how.into());
+        }
+        Ok(())
     }
     /// Takes a checkpoint now and waits for it.
     pub async fn checkpoint(&self) -> Result<CheckpointReport> {
@@ -76,13 +100,11 @@ impl Job {
     }
     /// Ends the job at once. What was not committed is not.
     pub async fn cancel(&self) {
-        self.handle.cancel();
-        // The job's own outcome is "cancelled", which is what was asked for.
-        let _ = self.handle.wait().await;
+        self.handle.cancel().await;
     }
     /// Ends the job as a kill of the process would. For tests of recovery.
-    pub fn crash(&self) {
-        self.handle.crash();
+    pub async fn crash(&self) {
+        self.handle.crash().await;
     }
     /// Ends the open epoch and waits until it has passed every sink.
     pub async fn end_epoch(&self) -> Result<()> {

@@ -10,9 +10,9 @@ use millpond_connect::factory::{TableSpec, open_table};
 use millpond_core::{Error, JobId, Location, Result};
 use millpond_planner::{
     BoundTable, CreateTable, CreateView, Insert, ParsedStatement, PlannedQuery, Planner, PlannerSettings, Statement,
-    StatementSource, StreamPlan, TableFacts, is_unsupported, parse_one, split_statements,
+    StatementSource, StreamPlan, TableFacts, TableRows, ViewEntry, is_unsupported, parse_one, split_statements,
 };
-use millpond_runtime::{Environment, JobGraph, JobOptions, start_job};
+use millpond_runtime::{Environment, JobGraph, JobOptions, RestartPolicy, start_job};
 use millpond_state::{Backend, StoreOptions};
 
 use crate::answer::{Changes, Outcome, QueryResult, Rows};
@@ -122,8 +122,10 @@ impl Session {
     }
 
     pub(crate) fn planner(&self) -> Result<Planner> {
-        let settings = PlannerSettings { time_zone: self.settings().time_zone() };
-        Planner::new(self.engine.state().catalog.clone(), settings)
+        let time_zone = Some(self.settings().time_zone());
+        let mut planner = Planner::new(PlannerSettings { time_zone, ..PlannerSettings::default() })?;
+        planner.catalog = self.engine.state().catalog.clone();
+        Ok(planner)
     }
 
     fn set(&self, key: &str, value: &str, location: Location) -> Result<Outcome> {
@@ -154,7 +156,7 @@ impl Session {
         let bound = self.planner()?.bind_table(create)?;
         let spec = TableSpec {
             name: create.name.value.clone(),
-            schema: Arc::clone(&bound.physical_schema),
+            schema: Arc::clone(&bound.connector_schema),
             primary_key: create.primary_key.iter().map(|column| column.value.clone()).collect(),
             partition_keys: create.partitioned_by.iter().map(|column| column.value.clone()).collect(),
             options: create.options.iter().map(|(key, value, _)| (key.clone(), value.clone())).collect(),
@@ -168,14 +170,13 @@ impl Session {
         let source = connector.source.as_ref();
         let facts = TableFacts {
             bounded: source.is_none_or(|source| source.is_bounded()),
-            mode: source.map_or(millpond_core::ChangelogMode::Append, |source| source.mode()),
-            readable: source.is_some(),
-            writable: connector.sink.as_ref().map(|sink| sink.mode()),
+            source: source.map(|source| source.mode()),
+            sink: connector.sink.as_ref().map(|sink| sink.mode()),
             max_future: connector.max_future.or(self.settings().max_future()),
         };
         let name = bound.name.clone();
         let mut state = self.engine.state();
-        state.catalog.add_table(bound, facts)?;
+        state.catalog.add_table(bound, facts);
         state.connectors.insert(name.clone(), Arc::new(connector));
         state.definitions.insert(name, normalise(text));
         Ok(())
@@ -186,12 +187,21 @@ impl Session {
         if self.exists_alike(name, create.if_not_exists, text)? {
             return Ok(Outcome::Done(None));
         }
-        let view = self.planner()?.bind_view(create)?;
+        self.planner()?.check_view(create)?;
         self.record_creation(name, text, create.temporary)?;
-        let mut state = self.engine.state();
-        state.catalog.add_view(view)?;
-        state.definitions.insert(name.clone(), normalise(text));
+        self.add_view(create, text);
         Ok(Outcome::Done(None))
+    }
+
+    fn add_view(&self, create: &CreateView, text: &str) {
+        let view = ViewEntry {
+            name: create.name.value.clone(),
+            columns: create.columns.iter().map(|column| column.value.clone()).collect(),
+            query: (*create.query).clone(),
+        };
+        let mut state = self.engine.state();
+        state.definitions.insert(view.name.clone(), normalise(text));
+        state.catalog.add_view(view);
     }
 
     /// Whether an identical definition is there already.
@@ -227,10 +237,8 @@ impl Session {
                     self.add_table(bound, connector, text)?;
                 }
                 Statement::CreateView(create) => {
-                    let view = self.planner()?.bind_view(&create)?;
-                    let mut state = self.engine.state();
-                    state.catalog.add_view(view)?;
-                    state.definitions.insert(create.name.value, normalise(text));
+                    self.planner()?.check_view(&create)?;
+                    self.add_view(&create, text);
                 }
                 other => return Err(Error::corrupt(format!("the catalog log holds {other:?} as a definition"))),
             }
@@ -239,7 +247,7 @@ impl Session {
     }
 
     fn drop_object(&self, kind: &str, name: &str, if_exists: bool) -> Result<Outcome> {
-        let known = self.engine.state().catalog.kind_of(name);
+        let known = self.engine.state().kind_of(name);
         match known {
             Some(found) if found == kind => {}
             Some(found) => {
@@ -317,7 +325,7 @@ impl Session {
     }
 
     /// Starts a job of the catalog again from its own text.
-    pub(crate) async fn start_again(&self, record: &JobRecord) -> Result<Job> {
+    pub(crate) fn start_again(&self, record: &JobRecord) -> Result<Job> {
         let mut plans = Vec::new();
         for source in split_statements(&record.text) {
             match parse_one(&source)?.statement {
@@ -346,8 +354,8 @@ impl Session {
             id: record.id,
             name: record.name.clone(),
             bounded: is_bounded(plan),
-            handle: Arc::new(start_job(graph, options, environment)?),
-            engine: self.engine.downgrade(),
+            handle: start_job(graph, options, environment)?,
+            engine: Arc::downgrade(&self.engine.shared),
         };
         if let Some(record) = self.engine.state().jobs.get_mut(&record.id) {
             record.handle = Some(job.clone());
@@ -378,12 +386,12 @@ impl Session {
 impl Session {
     async fn select(&self, query: &sqlparser::ast::Query, emit_changes: bool, text: &str) -> Result<Outcome> {
         if mentions_state(text) {
-            return self.select_in_batch(query).await.map(Outcome::Rows);
+            return self.select_from_state(query).await.map(Outcome::Rows);
         }
         if self.settings().is_batch() && !emit_changes {
             return self.select_in_batch(query).await.map(Outcome::Rows);
         }
-        match self.planner()?.plan_query(query, emit_changes) {
+        match self.planner()?.plan_query(query) {
             Ok(planned) => self.run_query(planned, emit_changes).await,
             // What streams cannot do yet, batch can, as long as the input ends.
             Err(error) if is_unsupported(&error) && !emit_changes => {
@@ -424,19 +432,29 @@ impl Session {
 
     /// Answers a query by batch execution over the whole bounded input.
     async fn select_in_batch(&self, query: &sqlparser::ast::Query) -> Result<Rows> {
-        let planner = self.planner()?;
-        let mut tables = Vec::new();
-        for table in planner.tables_of(query)? {
+        self.answer_in_batch(&self.planner()?, query, TableRows::new()).await
+    }
+
+    /// As [`Session::select_in_batch`], with rows of some tables given.
+    pub(crate) async fn answer_in_batch(
+        &self,
+        planner: &Planner,
+        query: &sqlparser::ast::Query,
+        mut tables: TableRows,
+    ) -> Result<Rows> {
+        for table in planner.tables_read(query)? {
+            if tables.contains_key(&table) {
+                continue;
+            }
             let scan = planner.plan_scan(&table)?;
             if !scan.bounded {
                 return Err(Error::invalid(format!("table {table:?} is unbounded and cannot be read in batch")));
             }
             let rows = self.changes_of(&scan.plan)?.fold(&scan.presentation).await?;
-            tables.push((table, rows.schema, rows.batches));
+            tables.insert(table, rows.batches);
         }
-        let functions = self.state_function();
-        let (schema, batches) = planner.run_batch(query, tables, functions).await?;
-        Ok(Rows { schema, batches })
+        let batches = planner.run_batch(query, &tables, self.engine.shared.clock.now()).await?;
+        Ok(Rows { schema: planner.query_schema(query)?, batches })
     }
 }
 
@@ -445,7 +463,7 @@ fn job_options(settings: &Settings, job: String) -> JobOptions {
         job,
         epoch_interval: settings.epoch_interval(),
         epoch_rows: settings.epoch_rows(),
-        in_flight_max: settings.epochs_in_flight_max(),
+        in_flight_max: settings.epochs_in_flight_max() as u64,
         checkpoint_interval: settings.checkpoint_interval(),
         checkpoint_every_rows: settings.checkpoint_every_rows(),
         checkpoint_timeout: settings.checkpoint_timeout(),
@@ -456,7 +474,7 @@ fn job_options(settings: &Settings, job: String) -> JobOptions {
         verify: settings.verify(),
         allow_non_restored_state: settings.allow_non_restored_state(),
         checkpoint_at_every_epoch: false,
-        restart_attempts: settings.restart_attempts(),
+        restart: RestartPolicy { attempts: Some(settings.restart_attempts()), ..RestartPolicy::default() },
     }
 }
 

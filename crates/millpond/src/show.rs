@@ -5,15 +5,20 @@ use millpond_planner::{ExplainKind, Show, Statement};
 use millpond_runtime::JobStatus;
 
 use crate::answer::{Outcome, Rows};
-use crate::catalog_log::CatalogRecord;
 use crate::job::{Job, JobRecord};
 use crate::session::Session;
 
 impl Session {
     pub(crate) fn show(&self, show: Show) -> Result<Outcome> {
         let rows = match show {
-            Show::Tables => names("table name", self.engine.state().catalog.tables()),
-            Show::Views => names("view name", self.engine.state().catalog.views()),
+            Show::Tables => {
+                let state = self.engine.state();
+                names("table name", state.catalog.tables().map(|table| table.bound.name.clone()).collect())
+            }
+            Show::Views => {
+                let state = self.engine.state();
+                names("view name", state.catalog.views().map(|view| view.name.clone()).collect())
+            }
             Show::Functions => names("function name", self.planner()?.functions()),
             Show::Settings => self.show_settings(),
             Show::Jobs => self.show_jobs(),
@@ -37,7 +42,8 @@ impl Session {
     fn show_jobs(&self) -> Rows {
         let state = self.engine.state();
         let rows: Vec<Vec<Option<String>>> = state.jobs.values().map(job_row).collect();
-        let names = ["job id", "job name", "state", "rows in", "rows out", "late rows", "rejected rows", "watermark", "last checkpoint"];
+        let names =
+            ["job id", "job name", "state", "rows read", "late rows", "rejected rows", "watermark", "last checkpoint"];
         Rows::of_texts(&names, &rows)
     }
 
@@ -48,9 +54,9 @@ impl Session {
                 rows.push(vec![
                     Some(job.id().to_string()),
                     Some(report.checkpoint.to_string()),
-                    Some(report.trigger.clone()),
+                    Some(report.trigger.name().into()),
                     Some(report.status_text()),
-                    Some(millpond_core::quantity::format_duration(report.duration_micros)),
+                    Some(millpond_core::quantity::format_duration(millis(report.duration))),
                     Some(report.bytes.to_string()),
                     Some(report.rows.to_string()),
                 ]);
@@ -65,7 +71,7 @@ impl Session {
             .into_iter()
             .map(|column| {
                 let null = if column.nullable { "TRUE" } else { "FALSE" };
-                vec![Some(column.name), Some(column.sql_type), Some(null.into()), column.key, column.extras, column.watermark]
+                vec![Some(column.name), Some(column.data_type), Some(null.into()), column.key, column.extras, column.watermark]
             })
             .collect();
         Ok(Outcome::Rows(Rows::of_texts(&["name", "type", "null", "key", "extras", "watermark"], &rows)))
@@ -77,7 +83,7 @@ impl Session {
             Statement::Query { query, .. } if kind == ExplainKind::Logical => {
                 return Ok(explained(&planner.explain_logical(query)?));
             }
-            Statement::Query { query, emit_changes } => planner.plan_query(query, *emit_changes)?.plan,
+            Statement::Query { query, .. } => planner.plan_query(query)?.plan,
             Statement::Insert(insert) if kind == ExplainKind::Logical => {
                 return Ok(explained(&planner.explain_logical(&insert.query)?));
             }
@@ -87,7 +93,7 @@ impl Session {
                 return Err(Error::invalid("EXPLAIN takes a query, an INSERT or a STATEMENT SET"));
             }
         };
-        Ok(explained(&planner.explain(&plan, kind)))
+        Ok(explained(&planner.explain(&plan, kind, self.settings().parallelism())?))
     }
 
     pub(crate) async fn checkpoint(&self, job: Option<JobId>) -> Result<Outcome> {
@@ -104,7 +110,7 @@ impl Session {
             rows.push(vec![
                 Some(job.id().to_string()),
                 Some(report.checkpoint.to_string()),
-                Some(millpond_core::quantity::format_duration(report.duration_micros)),
+                Some(millpond_core::quantity::format_duration(millis(report.duration))),
                 Some(report.bytes.to_string()),
                 Some(report.rows.to_string()),
             ]);
@@ -113,25 +119,23 @@ impl Session {
     }
 
     pub(crate) async fn stop(&self, id: JobId) -> Result<Outcome> {
-        self.engine.job(id)?.stop().await?;
-        self.note_end(id, "stopped")?;
+        let job = self.engine.job(id)?;
+        job.stop().await?;
+        job.note_end("stopped")?;
         Ok(Outcome::Done(None))
     }
 
     pub(crate) async fn cancel(&self, id: JobId) -> Result<Outcome> {
-        self.engine.job(id)?.cancel().await;
-        self.note_end(id, "cancelled")?;
+        let job = self.engine.job(id)?;
+        job.cancel().await;
+        job.note_end("cancelled")?;
         Ok(Outcome::Done(None))
     }
+}
 
-    fn note_end(&self, id: JobId, how: &str) -> Result<()> {
-        let mut state = self.engine.state();
-        state.record(&CatalogRecord::JobEnded { id, how: how.into() })?;
-        if let Some(record) = state.jobs.get_mut(&id) {
-            record.ended = Some(how.into());
-        }
-        Ok(())
-    }
+/// Whole milliseconds, in microseconds: finer is noise in a report.
+fn millis(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
 }
 
 fn names(title: &str, names: Vec<String>) -> Rows {
@@ -149,7 +153,7 @@ fn job_row(record: &JobRecord) -> Vec<Option<String>> {
     let tail = match &record.handle {
         None => {
             let state = record.ended.as_deref().unwrap_or("waiting").to_uppercase();
-            [Some(state), None, None, None, None, None, None].to_vec()
+            [Some(state), None, None, None, None, None].to_vec()
         }
         Some(job) => {
             let metrics = job.metrics();
@@ -160,11 +164,10 @@ fn job_row(record: &JobRecord) -> Vec<Option<String>> {
             vec![
                 Some(state),
                 Some(metrics.rows_read().to_string()),
-                Some(metrics.rows_sent_to_sinks().to_string()),
                 Some(metrics.rows_late().to_string()),
                 Some(metrics.rows_rejected().to_string()),
-                metrics.watermark.map(|watermark| watermark.to_string()),
-                metrics.last_checkpoint.map(|id| id.to_string()),
+                metrics.watermark().map(|watermark| watermark.to_string()),
+                metrics.last_checkpoint.map(|report| report.checkpoint.to_string()),
             ]
         }
     };
