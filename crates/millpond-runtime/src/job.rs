@@ -168,10 +168,14 @@ impl JobHandle {
     /// Errors: why it failed; *Invalid* when the job has ended.
     pub async fn checkpoint(&self) -> Result<CheckpointReport> {
         let (reply, replied) = oneshot::channel();
+        let restarts = self.restarts();
         if self.0.commands.send(Command::Checkpoint(reply)).await.is_err() {
             return Err(self.over());
         }
-        replied.await.unwrap_or_else(|_| Err(self.over()))
+        match replied.await {
+            Ok(result) => result,
+            Err(_) => Err(self.unanswered(restarts).await),
+        }
     }
 
     /// Makes a last checkpoint, lets the sinks commit, and ends the job; it can go on from there.
@@ -185,13 +189,16 @@ impl JobHandle {
     /// passed every sink. Does nothing when the job has ended well.
     pub async fn end_epoch(&self) -> Result<()> {
         let (reply, replied) = oneshot::channel();
+        let restarts = self.restarts();
         if self.0.commands.send(Command::EndEpoch(reply)).await.is_err() {
             return self.wait().await;
         }
         match replied.await {
             Ok(result) => result,
-            Err(_) if self.status().is_terminal() => self.wait().await,
-            Err(_) => Err(self.over()),
+            Err(_) => {
+                let error = self.unanswered(restarts).await;
+                if self.status().is_terminal() { self.wait().await } else { Err(error) }
+            }
         }
     }
 
@@ -226,7 +233,7 @@ impl JobHandle {
             sources,
             operators: counters.operators.clone(),
             epoch: signals.map(|signals| signals.done()).unwrap_or_default(),
-            restarts: self.0.progress.restarts.load(Ordering::Relaxed),
+            restarts: self.restarts(),
             last_checkpoint: self.0.history.last_completed(),
         }
     }
@@ -234,6 +241,20 @@ impl JobHandle {
     /// The last checkpoints, completed and failed, oldest first.
     pub fn checkpoints(&self) -> Vec<CheckpointReport> {
         self.0.history.all()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.0.progress.restarts.load(Ordering::SeqCst)
+    }
+
+    /// Why a command was not answered, once that is known: the attempt that took it has failed,
+    /// and the job ends with its error or is restarted.
+    async fn unanswered(&self, restarts: u64) -> Error {
+        let mut status = self.0.status.clone();
+        let moved_on = |status: &JobStatus| status.is_terminal() || self.restarts() > restarts;
+        // A supervisor that is gone has told how it ended.
+        let _ = status.wait_for(moved_on).await;
+        self.over()
     }
 
     fn over(&self) -> Error {
@@ -281,9 +302,10 @@ impl Supervisor {
             Err(error) => Err(self.clear(&mut tasks, error).await),
         };
         self.job.background.join().await;
-        let Self { job: Deployable { client, .. }, status, .. } = self;
-        // Everything else is dropped before the end is told: whoever hears of it may open the
-        // job's store again at once.
+        let Self { job, status, commands: _commands, .. } = self;
+        let client = job.client.clone();
+        // Before the end is told: whoever hears of it may open the job's store again at once.
+        drop(job);
         let ended = status_of(ended);
         tracing::info!(status = %ended, "job has ended");
         status.send_replace(ended.clone());
@@ -311,7 +333,9 @@ impl Supervisor {
             }
             let completed = self.job.history.last_completed().map(|report| report.checkpoint);
             let pause = restarts.pause(error, completed)?;
-            self.progress.restarts.fetch_add(1, Ordering::Relaxed);
+            self.progress.restarts.fetch_add(1, Ordering::SeqCst);
+            // Wakes those whose command the failed attempt has taken with it.
+            self.status.send_modify(|_| {});
             tokio::time::sleep(pause).await;
             self.job.background.resume();
         }

@@ -174,6 +174,16 @@ async fn errors_of_the_user_end_the_job_and_bugs_are_tried_again() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_an_epoch_is_told_why_it_never_came() {
+    let (source, store) = (FakeSource::new(false, vec![vec![]]), FakeStore::new());
+    let act = ActFactory::new(Act::Fail(3, ErrorKind::Data));
+    let job = start(pipeline(&source, act, PARALLEL, sink_tail(&FakeSink::plain())), options(), &store);
+    job.end_epoch().await.unwrap();
+    source.push(0, &[3]);
+    assert_eq!(job.end_epoch().await.unwrap_err().message(), "met 3");
+}
+
+#[tokio::test]
 async fn an_error_that_passes_restarts_the_job_from_its_last_checkpoint() {
     let (source, sink, store) =
         (FakeSource::new(true, vec![numbers(200, 50)]), FakeSink::transactional(), FakeStore::new());
