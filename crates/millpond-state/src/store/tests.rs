@@ -271,3 +271,52 @@ fn the_backend_can_be_changed() {
     }
     job.verify();
 }
+
+/// RocksDB must never stand for a checkpoint of which it lacks a delta, or has one too many.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn native_files_are_made_only_when_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::seeded(13);
+    let mut job = Job::open(Backend::Rocksdb, folder.path(), 1);
+    job.change(&mut random, 20);
+    job.checkpoint();
+    let tables = Tables::new();
+    let later = CheckpointId(3);
+    let rows = Rows::from([((1, "a".into()), (None, None))]);
+    let delta = tables.value.delta(&rows, &[], None);
+    job.store().write_delta(&model::uid(), &tables.value.def, 0, later, model::GROUPS, delta, false).unwrap();
+    assert_eq!(job.store().link_native(CheckpointId(2)).unwrap(), None, "a later delta is in it");
+    fs::remove_dir_all(folder.path().join("native/chk-1")).unwrap();
+    job.restart(1);
+    assert_eq!(job.store().link_native(CheckpointId(4)).unwrap(), None, "it has nothing yet");
+    job.change(&mut random, 20);
+    job.checkpoint();
+    assert!(job.newest().metadata.native.is_some());
+    job.verify();
+}
+
+/// A manifest cut at the end of a record is a valid older state to RocksDB.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_cut_manifest_is_not_taken_for_an_older_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::seeded(14);
+    let mut job = Job::open(Backend::Rocksdb, folder.path(), 1);
+    for _ in 0..4 {
+        job.change(&mut random, 20);
+        job.checkpoint();
+    }
+    let manifest = model::files_below(folder.path())
+        .into_iter()
+        .find(|path| path.starts_with("native/chk-4/") && path.contains("MANIFEST"));
+    let manifest = folder.path().join(manifest.unwrap());
+    let content = fs::read(&manifest).unwrap();
+    for length in (0..content.len()).step_by(5) {
+        fs::write(&manifest, &content[..length]).unwrap();
+        // Forgets what is open.
+        job.store().retain(3).unwrap();
+        let newest = job.newest().metadata;
+        assert_eq!(job.read(&newest, 1), job.history[&newest.checkpoint], "cut at {length}");
+    }
+}
