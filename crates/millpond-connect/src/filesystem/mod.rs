@@ -21,3 +21,6 @@ pub(crate) fn open(spec: &TableSpec, options: &mut Options) -> Result<ConnectorT
     let source = source::FileSource::take(spec, options)?;
     Ok(ConnectorTable { source: Some(Arc::new(source)), ..ConnectorTable::default() })
 }
+
+#[cfg(test)]
+mod tests;
