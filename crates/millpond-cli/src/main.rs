@@ -1,2 +1,66 @@
-//! The terminal.
-fn main() {}
+//! The `millpond` command: shell, scripts, rendering. Uses nothing but the engine's public face.
+
+mod args;
+mod progress;
+mod render;
+mod script;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use millpond::{Engine, EngineOptions, Result};
+
+use crate::args::{Args, Command};
+use crate::render::Printer;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // clap says what is wrong itself; --help and --version are no errors.
+            let code = if error.use_stderr() { 2 } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("error: cannot start: {error}\n")),
+    };
+    let code = runtime.block_on(run(args));
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(args: Args) -> ExitCode {
+    if let Some(Command::Test(test)) = &args.command {
+        return match millpond_sqltest::run(test.options()).await {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(1),
+            Err(error) => fail(&millpond::render(&error, None, "", 0)),
+        };
+    }
+    match open(&args) {
+        Ok(engine) => {
+            let printer = Printer::new(&args);
+            if args.command_text.is_empty() && args.file.is_none() {
+                shell::run(engine, printer).await
+            } else {
+                script::run(engine, &args, printer).await
+            }
+        }
+        Err(error) => fail(&millpond::render(&error, None, "", 0)),
+    }
+}
+
+fn open(args: &Args) -> Result<Engine> {
+    Engine::with_options(EngineOptions { data_dir: args.data_dir.clone(), clock: None, settings: args.settings() })
+}
+
+/// Says what went wrong on stderr.
+fn fail(text: &str) -> ExitCode {
+    render::to_stderr(text);
+    ExitCode::from(1)
+}
+

@@ -11,7 +11,7 @@ use millpond_core::{BadRows, Error, Result};
 use crate::connector::ConnectorTable;
 use crate::format::Format;
 use crate::options::{Options, nearest};
-use crate::{filesystem, values};
+use crate::{blackhole, datagen, filesystem, nexmark, print, values};
 
 /// The definition of a connector table.
 #[derive(Debug, Clone)]
@@ -43,7 +43,11 @@ struct Connector {
 }
 
 const CONNECTORS: &[Connector] = &[
+    Connector { name: "blackhole", open: blackhole::open, options: blackhole::OPTIONS },
+    Connector { name: "datagen", open: datagen::open, options: datagen::OPTIONS },
     Connector { name: "filesystem", open: filesystem::open, options: filesystem::OPTIONS },
+    Connector { name: "nexmark", open: nexmark::open, options: nexmark::OPTIONS },
+    Connector { name: "print", open: print::open, options: print::OPTIONS },
     Connector { name: "values", open: values::open, options: values::OPTIONS },
 ];
 

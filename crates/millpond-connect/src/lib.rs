@@ -2,11 +2,16 @@
 //!
 //! The crate must not know state, operators or the planner.
 
+mod blackhole;
 pub mod connector;
+mod datagen;
 pub mod factory;
 pub mod filesystem;
 pub mod format;
+mod nexmark;
 pub mod options;
+mod pace;
+mod print;
 pub mod values;
 
 pub use connector::{

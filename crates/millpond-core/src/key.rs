@@ -69,6 +69,11 @@ fn combine(hash: u64, value: u64) -> u64 {
     mix(hash.rotate_left(5) ^ value)
 }
 
+/// The stable hash of a text, for identities that must survive restarts.
+pub fn text_hash(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
+}
+
 /// The canonical bits of a float: one NaN, one zero.
 pub fn canonical_f64(value: f64) -> f64 {
     if value.is_nan() {

@@ -4,9 +4,30 @@
 //! state, their inputs and the epoch's time (invariant 16). The crate must not know tokio,
 //! channels, connectors or clocks.
 
+pub mod aggregate;
+pub mod calc;
 pub mod event_time;
+pub mod expression;
+pub mod fold;
+pub mod group_aggregate;
+pub mod join;
 pub mod operator;
+pub mod stateless;
+pub mod union;
+pub mod window;
+pub mod window_aggregate;
+pub mod window_tvf;
 
+pub use aggregate::{AggregateCall, AggregateFunction};
+pub use calc::CalcFactory;
+pub use fold::ChangelogFold;
+pub use group_aggregate::GroupAggregateFactory;
+pub use join::{JoinFactory, JoinRetention, SideRetention};
 pub use operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
 };
+pub use stateless::{BatchFunction, Stateless};
+pub use union::UnionFactory;
+pub use window::{WindowKind, WindowSpec};
+pub use window_aggregate::{WindowAggregateFactory, WindowColumn};
+pub use window_tvf::WindowTvfFactory;

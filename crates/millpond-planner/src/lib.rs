@@ -5,8 +5,37 @@
 //!
 //! The crate must not know the runtime, RocksDB or running jobs.
 
+mod aggregate_function;
+pub mod batch;
+mod bind;
+pub mod catalog;
+mod choose;
+pub mod diagnostic;
+pub mod dialect;
+mod explain;
+mod interval;
+mod optimize;
+pub mod parser;
+mod plan_error;
+pub mod planner;
+mod properties;
+mod scalar_function;
+mod session;
+pub mod sql_type;
 pub mod statement;
 pub mod stream_plan;
+mod window_relation;
 
+pub use catalog::{
+    BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark, ViewEntry,
+};
+pub use batch::TableRows;
+pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
+pub use plan_error::is_unsupported;
+pub use planner::{ColumnDescription, Planner};
+pub use session::PlannerSettings;
+pub use sql_type::{arrow_type, sql_type};
 pub use statement::{CreateTable, CreateView, ExplainKind, Insert, ParsedStatement, Show, Statement};
-pub use stream_plan::{NodeId, NodeKind, PlannedQuery, Presentation, SinkTarget, StateBound, StreamNode, StreamPlan, StreamProperties};
+pub use stream_plan::{
+    NodeId, NodeKind, PlannedQuery, Presentation, SinkTarget, StateBound, StreamNode, StreamPlan, StreamProperties,
+};

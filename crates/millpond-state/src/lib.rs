@@ -7,11 +7,30 @@
 //!                        ▲                                                          │
 //!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
 
+mod files;
+pub mod metadata;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+mod snapshot;
+pub mod column;
+pub mod key_index;
+pub mod keyed_rows;
+pub mod multimap_table;
+pub mod reader;
 pub mod store;
 pub mod table;
+pub mod value_table;
+pub mod window_table;
 
-pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
+pub use column::{StateColumn, StateValues};
+pub use key_index::{KeyIndex, NO_SLOT};
+pub use keyed_rows::KeyedRows;
+pub use multimap_table::{MultimapSpec, MultimapTable};
+pub use reader::SnapshotReader;
 pub use store::{
-    Backend, CheckpointMetadata, FileHandle, OperatorSnapshot, StateStore, StoreOptions, StoredCheckpoint, TablePart,
-    TableSnapshot, Verify,
+    Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
+    StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,
 };
+pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
+pub use value_table::ValueTable;
+pub use window_table::WindowTable;

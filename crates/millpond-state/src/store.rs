@@ -9,18 +9,38 @@
 //!
 //! Layout (STATE.md § 4), below the job's folder:
 //!
-//!     LOCK  GENERATION
+//!     LOCK  GENERATION                                    one process; one number per start
 //!     chk-42/metadata.json                                the checkpoint exists iff this does
 //!     shared/op=<uid>/table=<name>/<delta|base>-<task>-<checkpoint>-<generation>.parquet
 //!     native/chk-42/…                                     RocksDB hard links (rocksdb only)
+//!     rocksdb/…                                           RocksDB's working files, disposable
+//!
+//!  1. A file that a checkpoint refers to is never changed, and is removed after it.
+//!  2. A delta whose write failed is kept and becomes part of the next one.
+//!  3. Rows that are read are those that were written, or the answer is an error: every byte is
+//!     checked on the way.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use millpond_core::{CheckpointId, KeyGroupRange, OperatorUid, Result, Timestamp};
+use millpond_core::{CheckpointId, Error, KeyGroupRange, OperatorUid, Result, Timestamp};
 
-use crate::table::{Delta, TableDef};
+use crate::table::{Delta, TableDef, TableKind};
+
+mod filesystem;
+mod ledger;
+mod memory;
+mod part_list;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+mod tables;
+
+pub use filesystem::FilesystemStore;
+pub use memory::MemoryStore;
+#[cfg(feature = "rocksdb")]
+pub use rocks::RocksStore;
 
 /// Where state goes (`state.backend`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -65,10 +85,12 @@ pub struct TablePart {
     pub base: bool,
     /// Rows in it, deletes included.
     pub rows: u64,
-    /// Window tables: rows whose window end is at or below this, in this part or an earlier one, are gone.
+    /// Window tables: rows of *earlier* parts whose window end is at or below this are gone.
     pub expired_through: Option<i64>,
     /// Window tables: the largest window end in the file, so that a part can be dropped whole.
     pub window_max: Option<i64>,
+    /// Between which key groups its rows lie, so that a task need not open what is not its own.
+    pub key_groups: Option<KeyGroupRange>,
 }
 
 /// The state of one operator of a checkpoint.
@@ -89,8 +111,32 @@ pub struct TableSnapshot {
     pub kind: String,
     /// Columns as `(name, SQL-readable type, role)`; role is `key`, `window`, `row` or `state`.
     pub columns: Vec<(String, String, String)>,
-    /// Per task index, oldest first.
+    /// Per task index, oldest first; an entry for *every* task, also when its list is empty: their
+    /// number is how many tasks the operator had.
     pub parts: BTreeMap<usize, Vec<TablePart>>,
+}
+
+impl TableSnapshot {
+    /// A table's description, without parts.
+    pub fn describe(def: &TableDef) -> Self {
+        let kind = match def.kind {
+            TableKind::Value => "value",
+            TableKind::Window => "window",
+            TableKind::Multimap => "multimap",
+        };
+        let role = |index: usize| match def.kind {
+            TableKind::Window if index == 0 => "window",
+            _kind if def.partition_columns.contains(&index) => "key",
+            TableKind::Multimap if index + 1 == def.identity_columns => "row",
+            _kind if index < def.identity_columns => "key",
+            _kind => "state",
+        };
+        let fields = def.schema.fields().iter().enumerate();
+        let column = |(index, field): (usize, &arrow::datatypes::FieldRef)| {
+            (field.name().clone(), field.data_type().to_string(), role(index).to_string())
+        };
+        Self { kind: kind.into(), columns: fields.map(column).collect(), parts: BTreeMap::new() }
+    }
 }
 
 /// The file that makes a checkpoint valid (invariant 8).
@@ -138,12 +184,24 @@ pub struct StoredCheckpoint {
 pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// The start of the job that this store serves: one more than the last one's (the fence).
     fn generation(&self) -> u64;
+    /// The job starts again on this open store: the fence advances, and part lists, checkpoints in
+    /// progress and unwritten deltas are forgotten. Call it once the old tasks' background work has
+    /// ended, before [`StateStore::continue_from`]; not needed right after opening. Answers the new
+    /// generation.
+    fn next_generation(&self) -> Result<u64>;
     /// The largest checkpoint number ever used in the folder, aborted ones included.
     fn last_checkpoint_id(&self) -> CheckpointId;
     /// Makes a delta (or, `base`, everything) of a task's table durable and answers the *whole*
     /// list of parts that the table of this task now consists of, oldest first. When the deltas
     /// outweigh the base, the parts are merged into a new base here. What was written for a
-    /// checkpoint that failed stays in the list: the next one needs it.
+    /// checkpoint that failed stays in the list: the next one needs it. When it fails, the delta is
+    /// kept here and becomes part of the next one, so the task must not hand it in again. Call it
+    /// for every table of every task at every checkpoint, also with an empty delta, and one
+    /// checkpoint of a task's table after the other.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each names a different thing of one address and one change"
+    )]
     fn write_delta(
         &self,
         uid: &OperatorUid,
@@ -162,11 +220,17 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     fn retain(&self, retained: usize) -> Result<()>;
     /// Removes what a failed checkpoint left, except parts that the next one needs.
     fn abort(&self, checkpoint: CheckpointId) -> Result<()>;
-    /// Valid checkpoints, newest first. Damaged ones are left out with a warning and renamed.
+    /// Valid checkpoints, newest first. Damaged ones are left out with a warning and renamed, so
+    /// that this also is the way to fall back: when [`StateStore::read_table`] finds damage that
+    /// [`Verify::Size`] could not, call this with [`Verify::Crc`] and take the first.
+    ///
+    /// Errors: *Invalid* when another version of the format wrote one.
     fn checkpoints(&self, verify: Verify) -> Result<Vec<StoredCheckpoint>>;
     /// The live rows of a table as of a checkpoint that lie in `range`: deltas folded over the
-    /// base, expired windows left out. Also seeds this store's part lists, so that the next
-    /// delta continues from here (when `continue_parts`: same number of tasks as then).
+    /// base, expired windows left out. Reading changes nothing.
+    ///
+    /// Errors: *Corrupt* when a file is not what was written, *Invalid* when the table has other
+    /// columns now.
     fn read_table(
         &self,
         checkpoint: &CheckpointMetadata,
@@ -176,8 +240,14 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     ) -> Result<Vec<RecordBatch>>;
     /// Declares from which checkpoint the job continues, and with how many tasks per operator:
     /// tables whose tasks are the same continue their part lists; the others write a base next.
-    fn continue_from(&self, checkpoint: &CheckpointMetadata, tasks: &BTreeMap<OperatorUid, usize>) -> Result<()>;
-    /// Whether this task's table must write a base next (after a rescale).
+    /// Call it before the first delta.
+    fn continue_from(
+        &self,
+        checkpoint: &CheckpointMetadata,
+        tasks: &BTreeMap<OperatorUid, usize>,
+    ) -> Result<()>;
+    /// Whether this task's table must write a base next: after a rescale, or when what is stored
+    /// of it turned out to be damaged. Ask when freezing; a delta instead of a base is refused.
     fn needs_base(&self, uid: &OperatorUid, table: &str, task: usize) -> bool;
 }
 
@@ -189,3 +259,29 @@ pub struct StoreOptions {
     /// The job's folder; `None` only for [`Backend::Memory`].
     pub dir: Option<PathBuf>,
 }
+
+/// Opens the store of a job: creates its folder, takes its lock, advances the fence and removes
+/// what crashed starts left behind.
+///
+/// Errors: *Unavailable* when another process has the folder, *Invalid* when the options do not fit
+/// together.
+pub fn open_store(options: &StoreOptions) -> Result<Arc<dyn StateStore>> {
+    let dir = || {
+        options.dir.as_deref().ok_or_else(|| {
+            Error::invalid(format!("state backend {:?} needs a folder", options.backend))
+                .with_hint("set a data directory, or state.backend = 'memory'")
+        })
+    };
+    match options.backend {
+        Backend::Memory => Ok(Arc::new(MemoryStore::new())),
+        Backend::Filesystem => Ok(Arc::new(FilesystemStore::open(dir()?)?)),
+        #[cfg(feature = "rocksdb")]
+        Backend::Rocksdb => Ok(Arc::new(RocksStore::open(dir()?)?)),
+        #[cfg(not(feature = "rocksdb"))]
+        Backend::Rocksdb => Err(Error::invalid("this build of millpond has no RocksDB")
+            .with_hint("set state.backend = 'filesystem', or build with the feature \"rocksdb\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,45 @@
 //! Millpond: declarative streaming SQL in your process.
 //!
-//! ```no_run
-//! # async fn run() -> millpond::Result<()> {
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> millpond::Result<()> {
 //! let engine = millpond::Engine::ephemeral()?;
 //! let session = engine.session();
 //! session.execute("CREATE TABLE t (a INT) WITH ('connector' = 'values', 'data' = '1\n2')").await?;
 //! let answer = session.query("SELECT SUM(a) AS s FROM t").await?;
-//! for batch in answer.batches().await? {
-//!     println!("{} rows", batch.num_rows());
-//! }
+//! let batches = answer.batches().await?;
+//! assert_eq!(batches[0].num_rows(), 1);
 //! # Ok(()) }
 //! ```
+//!
+//! An [`Engine`] owns what exists (tables, views, jobs, a data directory); a [`Session`] says what
+//! is to be done. Both run inside the host's tokio runtime and need its multi-thread flavour.
+//! The crate is wiring only; it must not know terminals or sockets.
 
+mod answer;
+mod catalog_log;
+mod dead_letters;
+mod deploy;
+mod engine;
+mod job;
+mod session;
+mod settings;
+mod show;
+mod snapshot_query;
+
+pub use answer::{Changes, Outcome, QueryResult, Rows};
+pub use engine::{Engine, EngineOptions};
+pub use job::Job;
+pub use millpond_connect::format::text::{BytesText, ColumnText, TextFormat};
+pub use arrow::array::RecordBatch;
+pub use millpond_core::quantity::parse_duration;
+pub use millpond_core::random::Random;
+pub use millpond_core::{
+    ChangelogBatch, Clock, Error, ErrorKind, JobId, Location, ManualClock, Result, RowKind, SystemClock, Timestamp,
+};
+pub use millpond_operators::fold::ChangelogFold;
+pub use millpond_planner::diagnostic::render;
+pub use millpond_planner::{StatementSource, is_complete, split_statements};
+pub use millpond_runtime::{CheckpointReport, JobMetrics, JobStatus};
+pub use session::Session;
+pub use settings::{SettingRow, Settings};

@@ -7,10 +7,14 @@
 
 pub(crate) mod appender;
 pub mod csv_decoder;
+pub(crate) mod csv_encoder;
 pub mod json_decoder;
+pub(crate) mod json_encoder;
 pub(crate) mod json_scanner;
 pub mod parquet_decoder;
+pub(crate) mod parquet_encoder;
 pub(crate) mod scalar;
+pub mod text;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{Field, FieldRef};

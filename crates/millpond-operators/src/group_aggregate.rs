@@ -1,0 +1,366 @@
+//! GroupAggregate: an updating GROUP BY.
+//!
+//! State tables: `groups` (key → number of rows, aggregate states, last emitted results) and, per
+//! argument of a DISTINCT aggregate, `distinct_<n>` (key, value → number of rows).
+//! Bound: by keys; one row per group that has rows, one per distinct value of a group.
+//! Emission: at the end of an epoch, the net change of each group that it touched, once: `+I` for
+//! a new group, `-U` `+U` (or `+U` alone) when a result changed, nothing when none did, `-D` when
+//! the last row went. A global aggregate always has its one row, from the first epoch on.
+//!
+//! The output has no time attribute, so the watermark passes unchanged: nothing is late for it.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow::compute::interleave;
+use arrow::compute::kernels::cmp::distinct;
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
+use datafusion::physical_plan::PhysicalExpr;
+use millpond_core::key::{key_group, stable_hashes};
+use millpond_core::limits::BATCH_ROWS_MAX;
+use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, RowKind, RowKinds, Watermark};
+use millpond_state::{StateTable, TableKind, ValueTable};
+
+use crate::aggregate::{
+    AggregateCall, AggregateSet, Fold, describe_group, evaluate, key_fields, state_table,
+};
+use crate::operator::*;
+
+/// The physical description of an updating GROUP BY.
+#[derive(Debug, Clone)]
+pub struct GroupAggregateFactory {
+    /// Grouping expressions and their output names; none: a global aggregate.
+    pub keys: Vec<(Arc<dyn PhysicalExpr>, String)>,
+    /// The aggregates, in output order.
+    pub aggregates: Vec<AggregateCall>,
+    /// Columns of the input.
+    pub input_schema: SchemaRef,
+    /// Columns of the output: keys, then aggregates.
+    pub schema: SchemaRef,
+    /// Whether the consumer needs `-U` before `+U`.
+    pub emit_update_before: bool,
+    /// The changelog of the input: append or retract.
+    pub input_mode: ChangelogMode,
+}
+
+impl OperatorFactory for GroupAggregateFactory {
+    fn name(&self) -> &'static str {
+        "GroupAggregate"
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn build(&self, context: BuildContext) -> Result<Box<dyn Operator>> {
+        Ok(Box::new(GroupAggregate::new(self.clone(), context)?))
+    }
+
+    fn describe(&self) -> String {
+        let keys: Vec<&str> = self.keys.iter().map(|(_, name)| name.as_str()).collect();
+        let aggregates: Vec<String> = self.aggregates.iter().map(AggregateCall::describe).collect();
+        format!("keys=[{}] aggregates=[{}]", keys.join(", "), aggregates.join(", "))
+    }
+}
+
+/// Columns of `groups` before the aggregate states.
+const ROW_COUNT: usize = 0;
+const EMITTED: usize = 1;
+const FIRST_STATE: usize = 2;
+
+/// Groups whose change fits one output batch, pairs included.
+const GROUPS_MAX: usize = BATCH_ROWS_MAX / 2;
+
+/// One task's instance of an updating GROUP BY.
+struct GroupAggregate {
+    factory: GroupAggregateFactory,
+    set: AggregateSet,
+    groups: ValueTable,
+    distinct: Vec<ValueTable>,
+    /// Slots that the epoch touched, each once, in order of arrival.
+    touched: Vec<u32>,
+    is_touched: Vec<bool>,
+    /// How many of `touched` have been emitted.
+    emitted: usize,
+    /// Whether this task keeps the one row of a global aggregate.
+    owns_global_row: bool,
+    slots: Vec<u32>,
+}
+
+impl GroupAggregate {
+    fn new(factory: GroupAggregateFactory, context: BuildContext) -> Result<Self> {
+        if factory.input_mode == ChangelogMode::Upsert {
+            return Err(Error::internal("GroupAggregate over an upsert input: it needs the old rows too"));
+        }
+        for call in &factory.aggregates {
+            call.check(&factory.input_schema, factory.input_mode)?;
+        }
+        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema)?;
+        let keys = key_fields(&factory.keys, &factory.input_schema)?;
+        let values = value_fields(&set);
+        let table = |name: &str, more: &[FieldRef], values: &[FieldRef]| {
+            ValueTable::new(state_table(name, TableKind::Value, &keys, more, values), context.max_parallelism)
+        };
+        let groups = table("groups", &[], &values)?;
+        let rows = [Arc::new(Field::new("rows", DataType::Int64, false))];
+        let distinct = set.distinct_fields().into_iter().enumerate();
+        let distinct = distinct.map(|(i, value)| table(&format!("distinct_{i}"), &[value], &rows));
+        let global_group = key_group(stable_hashes(&[], 1)?[0], context.max_parallelism);
+        Ok(Self {
+            owns_global_row: factory.keys.is_empty() && context.key_groups.contains(global_group),
+            distinct: distinct.collect::<Result<_>>()?,
+            factory,
+            set,
+            groups,
+            touched: Vec::new(),
+            is_touched: Vec::new(),
+            emitted: 0,
+            slots: Vec::new(),
+        })
+    }
+
+    fn key_columns(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        self.factory.keys.iter().map(|(key, _)| evaluate(key, rows)).collect()
+    }
+
+    fn touch(&mut self) {
+        let largest = self.slots.iter().max().map_or(0, |slot| *slot as usize + 1);
+        if largest > self.is_touched.len() {
+            self.is_touched.resize(largest, false);
+        }
+        for slot in &self.slots {
+            let touched = &mut self.is_touched[*slot as usize];
+            if !*touched {
+                *touched = true;
+                self.touched.push(*slot);
+            }
+        }
+    }
+
+    /// The one row of a global aggregate exists before any input does.
+    fn touch_global_row(&mut self) -> Result<()> {
+        if self.owns_global_row && self.groups.rows() == 0 {
+            self.groups.slots_for(&[], &stable_hashes(&[], 1)?, &mut self.slots)?;
+            self.touch();
+        }
+        Ok(())
+    }
+
+    /// Emits the changes of the next groups.
+    fn emit_next(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
+        while self.emitted < self.touched.len() {
+            let end = self.touched.len().min(self.emitted + GROUPS_MAX);
+            let slots: Vec<u32> = self.touched[self.emitted..end].to_vec();
+            self.emitted = end;
+            if let Some(batch) = self.changes(&slots)? {
+                ctx.emit(batch);
+                break;
+            }
+        }
+        if self.emitted < self.touched.len() {
+            return Ok(Progress::More);
+        }
+        self.touched.clear();
+        self.emitted = 0;
+        Ok(Progress::Done)
+    }
+
+    /// The net change of some groups, which counts as emitted from now on.
+    fn changes(&mut self, slots: &[u32]) -> Result<Option<ChangelogBatch>> {
+        slots.iter().for_each(|slot| self.is_touched[*slot as usize] = false);
+        let old = self.old_results(slots)?;
+        let new = self.new_results(slots)?;
+        let changes = self.decide(slots, &changed_rows(&old, &new, slots.len())?)?;
+        let keys = self.groups.keys(slots)?;
+        self.remember(slots, &new)?;
+        self.groups.remove(&changes.gone)?;
+        if changes.rows.is_empty() {
+            return Ok(None);
+        }
+        let mut columns = Vec::with_capacity(keys.len() + new.len());
+        for key in &keys {
+            columns.push(interleave(&[key, key], &changes.rows)?);
+        }
+        for (old, new) in old.iter().zip(&new) {
+            columns.push(interleave(&[old, new], &changes.rows)?);
+        }
+        let rows = RecordBatch::try_new(self.factory.schema.clone(), columns).map_err(|error| {
+            Error::internal(format!("results do not fit the output of GroupAggregate: {error}"))
+        })?;
+        Ok(Some(changes.batch(rows)))
+    }
+
+    /// What to say of each group.
+    fn decide(&self, slots: &[u32], changed: &BooleanArray) -> Result<Changes> {
+        let counts = self.groups.columns()[ROW_COUNT].i64s();
+        let emitted = self.groups.columns()[EMITTED].bools();
+        let mut changes = Changes::default();
+        for (row, slot) in slots.iter().enumerate() {
+            let count = counts[*slot as usize];
+            if count < 0 {
+                return Err(self.missing_rows(*slot, count));
+            }
+            match (emitted[*slot as usize], count > 0 || self.owns_global_row) {
+                (false, true) => changes.say(RowKind::Insert, row),
+                (true, true) if changed.value(row) => {
+                    if self.factory.emit_update_before {
+                        changes.say(RowKind::UpdateBefore, row);
+                    }
+                    changes.say(RowKind::UpdateAfter, row);
+                }
+                (true, true) => {}
+                (true, false) => {
+                    changes.say(RowKind::Delete, row);
+                    changes.gone.push(*slot);
+                }
+                (false, false) => changes.gone.push(*slot),
+            }
+        }
+        Ok(changes)
+    }
+
+    fn old_results(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
+        let emitted = FIRST_STATE + self.set.state_fields().len();
+        self.groups.columns()[emitted..].iter().map(|column| column.gather(slots)).collect()
+    }
+
+    fn new_results(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
+        let states = &self.groups.columns()[FIRST_STATE..];
+        self.set.results(states, slots, |slot| self.named_keys(slot))
+    }
+
+    fn remember(&mut self, slots: &[u32], results: &[ArrayRef]) -> Result<()> {
+        let first = FIRST_STATE + self.set.state_fields().len();
+        let columns = self.groups.columns_mut();
+        let emitted = columns[EMITTED].bools_mut();
+        slots.iter().for_each(|slot| emitted[*slot as usize] = true);
+        for (column, result) in columns[first..].iter_mut().zip(results) {
+            column.store(slots, result)?;
+        }
+        self.groups.mark_dirty(slots);
+        Ok(())
+    }
+
+    fn named_keys(&self, slot: u32) -> Result<Vec<(String, ArrayRef)>> {
+        let names = self.factory.keys.iter().map(|(_, name)| name.clone());
+        Ok(names.zip(self.groups.keys(&[slot])?).collect())
+    }
+
+    fn missing_rows(&self, slot: u32, count: i64) -> Error {
+        let group = self.named_keys(slot).and_then(|keys| describe_group(&keys));
+        Error::data("a row was deleted that was never inserted")
+            .with_detail(format!("{} has {count} rows", group.unwrap_or_default()))
+            .with_hint("if the change events are incomplete or doubled, SET 'source.cdc-duplicates' = 'true'")
+    }
+}
+
+impl Operator for GroupAggregate {
+    fn touches(&self, _input: InputIndex, batch: &ChangelogBatch) -> Result<KeySets> {
+        let hashes = stable_hashes(&self.key_columns(&batch.rows)?, batch.num_rows())?;
+        Ok(vec![KeySet { table: 0, hashes }])
+    }
+
+    fn process(
+        &mut self,
+        ctx: &mut OperatorContext,
+        _input: InputIndex,
+        batch: ChangelogBatch,
+    ) -> Result<Progress> {
+        let signs = signs(&batch);
+        if signs.is_some() && self.factory.input_mode == ChangelogMode::Append {
+            return Err(Error::internal("invariant 4: a retraction on an append edge of GroupAggregate"));
+        }
+        let keys = self.key_columns(&batch.rows)?;
+        let hashes = stable_hashes(&keys, batch.num_rows())?;
+        let inputs = self.set.evaluate(&batch.rows)?;
+        self.groups.slots_for(&keys, &hashes, &mut self.slots)?;
+        self.touch();
+        let fold = Fold { slots: &self.slots, signs: signs.as_deref(), keep: None };
+        let columns = self.groups.columns_mut();
+        fold.count(&mut columns[ROW_COUNT]);
+        let mut seen: Vec<_> = self.distinct.iter_mut().map(ValueTable::keyed_rows_mut).collect();
+        self.set.update(&mut columns[FIRST_STATE..], &mut seen, &keys, fold, &inputs)?;
+        ctx.metrics.accepted.add(batch.num_rows() as u64);
+        Ok(Progress::Done)
+    }
+
+    fn end_epoch(
+        &mut self,
+        ctx: &mut OperatorContext,
+        watermark: Option<Watermark>,
+        _time: EpochTime,
+    ) -> Result<EpochOutcome> {
+        self.touch_global_row()?;
+        let progress = self.emit_next(ctx)?;
+        Ok(EpochOutcome { watermark, wake_at: None, progress })
+    }
+
+    fn resume(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
+        self.emit_next(ctx)
+    }
+
+    fn tables(&mut self) -> Vec<&mut dyn StateTable> {
+        let distinct = self.distinct.iter_mut().map(|table| table as &mut dyn StateTable);
+        std::iter::once(&mut self.groups as &mut dyn StateTable).chain(distinct).collect()
+    }
+
+    fn restored(&mut self, _watermark: Option<Watermark>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What is said of some groups: (old or new result, index of the group) per output row.
+#[derive(Default)]
+struct Changes {
+    kinds: Vec<RowKind>,
+    rows: Vec<(usize, usize)>,
+    /// Slots of groups without rows.
+    gone: Vec<u32>,
+}
+
+impl Changes {
+    fn say(&mut self, kind: RowKind, row: usize) {
+        self.kinds.push(kind);
+        self.rows.push((usize::from(kind.is_addition()), row));
+    }
+
+    fn batch(self, rows: RecordBatch) -> ChangelogBatch {
+        if self.kinds.iter().all(|kind| *kind == RowKind::Insert) {
+            return ChangelogBatch::append(rows);
+        }
+        ChangelogBatch::with_kinds(rows, RowKinds::from(self.kinds))
+    }
+}
+
+/// +1 or −1 per row; `None` when every row is added.
+fn signs(batch: &ChangelogBatch) -> Option<Vec<i64>> {
+    let kinds = batch.kinds.as_ref()?;
+    let sign = |kind: &RowKind| if kind.is_addition() { 1 } else { -1 };
+    let signs: Vec<i64> = kinds.iter().map(sign).collect();
+    signs.contains(&-1).then_some(signs)
+}
+
+fn value_fields(set: &AggregateSet) -> Vec<FieldRef> {
+    let mut fields: Vec<FieldRef> = vec![
+        Arc::new(Field::new("row_count", DataType::Int64, false)),
+        Arc::new(Field::new("emitted", DataType::Boolean, false)),
+    ];
+    fields.extend(set.state_fields().iter().cloned());
+    let last = |field: FieldRef| {
+        Arc::new(Field::new(format!("{}.emitted", field.name()), field.data_type().clone(), true))
+    };
+    fields.extend(set.result_fields().into_iter().map(last));
+    fields
+}
+
+/// Which groups have another result than the last emitted one.
+fn changed_rows(old: &[ArrayRef], new: &[ArrayRef], rows: usize) -> Result<BooleanArray> {
+    let mut changed = BooleanArray::from(vec![false; rows]);
+    for (old, new) in old.iter().zip(new) {
+        changed = arrow::compute::or(&changed, &distinct(old, new)?)?;
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests;

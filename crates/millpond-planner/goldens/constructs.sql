@@ -1,0 +1,55 @@
+-- Computed columns are computed by the source; the watermark's column is read though no query names it.
+SELECT page, at FROM clicks;
+-- COUNT(*) reads no column.
+SELECT COUNT(*) FROM clicks;
+-- A filter above an aggregation stays there.
+SELECT user_id, SUM(raw) AS s FROM clicks GROUP BY user_id HAVING SUM(raw) > 10;
+-- Keys and arguments that are expressions are columns before the exchange.
+SELECT user_id % 7 AS k, COUNT(DISTINCT page), SUM(raw) FILTER (WHERE page <> '') FROM clicks GROUP BY user_id % 7;
+-- DISTINCT of appended rows only appends.
+SELECT DISTINCT page FROM clicks;
+-- UNION ALL keeps the watermark.
+SELECT seen FROM clicks UNION ALL SELECT seen FROM clicks WHERE user_id > 3;
+-- A window function by itself.
+SELECT user_id, window_start, window_end FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' MINUTE));
+-- Named arguments, a subquery, a filter below the aggregation.
+SELECT window_end, user_id, COUNT(*) FROM TABLE(HOP(DATA => TABLE clicks, TIMECOL => DESCRIPTOR(seen),
+  SLIDE => INTERVAL '5' SECOND, SIZE => INTERVAL '1' MINUTE)) WHERE page = 'x' GROUP BY window_end, user_id;
+-- The window alone, without its end.
+SELECT window_start, MAX(raw) FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' HOUR)) GROUP BY window_start;
+-- A window over windows.
+SELECT window_start, SUM(n) FROM TABLE(TUMBLE((
+  SELECT window_time AS t, COUNT(*) AS n FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' MINUTE))
+  GROUP BY window_start, window_end, window_time), DESCRIPTOR(t), INTERVAL '1' HOUR)) GROUP BY window_start, window_end;
+-- An interval join is bounded.
+SELECT a.page, b.page FROM clicks a JOIN clicks b ON a.user_id = b.user_id
+  WHERE b.seen BETWEEN a.seen AND a.seen + INTERVAL '10' SECOND;
+-- Keys of different types are columns before the exchange.
+SELECT c.page, b.price FROM clicks c JOIN bid b ON c.user_id = b.auction;
+-- A join without a key runs in one task.
+SELECT c.page, b.price FROM clicks c CROSS JOIN bid b;
+-- A changelog source: sums follow, and its key is known.
+SELECT k, v FROM changes;
+SELECT SUM(v) FROM changes;
+-- Views.
+CREATE VIEW per_user (u, n) AS SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
+SELECT n, COUNT(*) FROM per_user GROUP BY n;
+DESCRIBE per_user;
+DESCRIBE clicks;
+-- The final order is applied to the folded result.
+SELECT auction FROM bid ORDER BY price DESC, auction LIMIT 3 OFFSET 1;
+SELECT auction, COUNT(*) AS n FROM bid GROUP BY auction ORDER BY n;
+-- Sinks.
+INSERT INTO log SELECT auction, price FROM bid;
+INSERT INTO printed (n) SELECT COUNT(*) FROM bid;
+INSERT INTO totals SELECT auction, COUNT(*) FROM bid GROUP BY auction;
+INSERT INTO log SELECT user_id, raw FROM clicks;
+-- One source and one aggregation for two sinks.
+EXECUTE STATEMENT SET BEGIN
+  INSERT INTO printed SELECT auction, COUNT(*) FROM bid GROUP BY auction;
+  INSERT INTO printed SELECT n, COUNT(*) FROM (SELECT auction, COUNT(*) AS n FROM bid GROUP BY auction) GROUP BY n;
+  INSERT INTO log SELECT auction, price FROM bid WHERE price > 5;
+END;
+EXPLAIN STATE SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
+EXPLAIN CHANGELOG_MODE SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
+EXPLAIN LOGICAL SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;

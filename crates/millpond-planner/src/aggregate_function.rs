@@ -1,0 +1,175 @@
+//! Aggregate functions with Flink's result types: `SUM(INT)` is INT, `AVG(BIGINT)` is BIGINT.
+//!
+//! In a stream only their names and types matter: the operators compute them. In a batch they
+//! delegate to DataFusion's, over an argument wide enough to be exact, and cast the result;
+//! overflow of the result type is an error.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{DataFusionError, ScalarValue, plan_err};
+use datafusion::functions_aggregate::average::avg_udaf;
+use datafusion::functions_aggregate::sum::sum_udaf;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::PhysicalExpr;
+use millpond_operators::aggregate::{AggregateFunction, output_type};
+
+use crate::plan_error::carried;
+
+/// Digits of a sum, at most.
+const SUM_DIGITS: u8 = 38;
+
+/// All functions that replace DataFusion's.
+pub(crate) fn all() -> Vec<AggregateUDF> {
+    vec![
+        AggregateUDF::from(Exact::new("sum", AggregateFunction::Sum, sum_udaf())),
+        AggregateUDF::from(Exact::new("avg", AggregateFunction::Avg, avg_udaf())),
+    ]
+}
+
+/// SUM or AVG.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Exact {
+    name: &'static str,
+    function: AggregateFunction,
+    inner: Arc<AggregateUDF>,
+    signature: Signature,
+    aliases: Vec<String>,
+}
+
+impl Exact {
+    fn new(name: &'static str, function: AggregateFunction, inner: Arc<AggregateUDF>) -> Self {
+        let aliases = if name == "avg" { vec!["mean".to_owned()] } else { Vec::new() };
+        Self { name, function, inner, signature: Signature::user_defined(Volatility::Immutable), aliases }
+    }
+
+    /// The type over which DataFusion's function is exact.
+    fn wide_type(input: &DataType) -> DataType {
+        match input {
+            DataType::Float32 | DataType::Float64 => DataType::Float64,
+            DataType::Decimal128(_, scale) => DataType::Decimal128(SUM_DIGITS, *scale),
+            _ => DataType::Decimal128(SUM_DIGITS, 0),
+        }
+    }
+
+    /// The field of the wide argument, and that of DataFusion's result.
+    fn inner_fields(&self, input: &DataType) -> Result<(FieldRef, FieldRef), DataFusionError> {
+        let argument = Arc::new(Field::new("argument", Self::wide_type(input), true));
+        let result = self.inner.return_field(&[Arc::clone(&argument)])?;
+        Ok((argument, result))
+    }
+}
+
+impl AggregateUDFImpl for Exact {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>, DataFusionError> {
+        match arguments {
+            [DataType::Null] => Ok(vec![DataType::Int64]),
+            [DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64] => {
+                Ok(vec![DataType::Int64])
+            }
+            [number] if number.is_numeric() => Ok(vec![number.clone()]),
+            [other] => {
+                let (name, found) = (self.name.to_uppercase(), crate::sql_type::sql_type(other));
+                plan_err!("{name} of {found} is not possible: it takes numbers")
+            }
+            _ => plan_err!("{} takes one argument", self.name.to_uppercase()),
+        }
+    }
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType, DataFusionError> {
+        match arguments {
+            [input] => output_type(self.function, input).map_err(carried),
+            _ => plan_err!("{} takes one argument", self.name.to_uppercase()),
+        }
+    }
+    fn accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>, DataFusionError> {
+        let input = arguments.expr_fields[0].data_type();
+        let (argument, result) = self.inner_fields(input)?;
+        let schema = arrow::datatypes::Schema::new(vec![Arc::clone(&argument)]);
+        let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("argument", 0));
+        let inner = self.inner.accumulator(AccumulatorArgs {
+            return_field: result,
+            schema: &schema,
+            expr_fields: &[Arc::clone(&argument)],
+            exprs: &[column],
+            ..arguments.clone()
+        })?;
+        let wide = argument.data_type().clone();
+        Ok(Box::new(ExactAccumulator { inner, wide, result: arguments.return_field.data_type().clone() }))
+    }
+    fn state_fields(&self, arguments: StateFieldsArgs) -> Result<Vec<FieldRef>, DataFusionError> {
+        let (argument, result) = self.inner_fields(arguments.input_fields[0].data_type())?;
+        self.inner.state_fields(StateFieldsArgs {
+            name: arguments.name,
+            input_fields: &[argument],
+            return_field: result,
+            ordering_fields: arguments.ordering_fields,
+            is_distinct: arguments.is_distinct,
+        })
+    }
+}
+
+/// DataFusion's accumulator between two casts.
+#[derive(Debug)]
+struct ExactAccumulator {
+    inner: Box<dyn Accumulator>,
+    wide: DataType,
+    result: DataType,
+}
+
+impl Accumulator for ExactAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<(), DataFusionError> {
+        self.inner.update_batch(&[checked_cast(&values[0], &self.wide)?])
+    }
+    fn evaluate(&mut self) -> Result<ScalarValue, DataFusionError> {
+        let value = self.inner.evaluate()?.to_array()?;
+        ScalarValue::try_from_array(&checked_cast(&value, &self.result)?, 0)
+    }
+    fn size(&self) -> usize {
+        size_of_val(self) + self.inner.size()
+    }
+    fn state(&mut self) -> Result<Vec<ScalarValue>, DataFusionError> {
+        self.inner.state()
+    }
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<(), DataFusionError> {
+        self.inner.merge_batch(states)
+    }
+}
+
+fn checked_cast(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, DataFusionError> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    Ok(cast_with_options(values, to, &options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_types_are_flinks() {
+        let cases = [
+            ("sum", DataType::Int32, DataType::Int32),
+            ("avg", DataType::Int64, DataType::Int64),
+            ("avg", DataType::Float64, DataType::Float64),
+            ("sum", DataType::Decimal128(10, 2), DataType::Decimal128(38, 2)),
+            ("avg", DataType::Decimal128(10, 2), DataType::Decimal128(38, 6)),
+        ];
+        for (name, input, expected) in cases {
+            let function = all().into_iter().find(|function| function.name() == name).unwrap();
+            let field = Arc::new(Field::new("x", input, true));
+            assert_eq!(*function.return_field(&[field]).unwrap().data_type(), expected);
+        }
+    }
+}

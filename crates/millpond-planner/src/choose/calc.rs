@@ -1,0 +1,232 @@
+//! Calc: a projection and a filter in one operator, and the unions of streams.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, Union};
+use datafusion::physical_plan::PhysicalExpr;
+use datafusion::physical_plan::expressions::Column;
+use millpond_core::{ChangelogMode, Result};
+use millpond_operators::calc::CalcFactory;
+use millpond_operators::union::UnionFactory;
+
+use super::{Chooser, Identity, NodeFacts, Operator, column_index};
+use crate::properties::{Role, joint_mode, surviving_keys};
+use crate::stream_plan::{NodeId, StateBound};
+
+/// What a Calc computes.
+struct Calc {
+    projection: Vec<Arc<dyn PhysicalExpr>>,
+    filter: Option<Arc<dyn PhysicalExpr>>,
+    schema: SchemaRef,
+    identity: Option<Identity>,
+}
+
+impl Chooser<'_> {
+    pub(super) fn projection(&mut self, projection: &Projection) -> Result<NodeId> {
+        let (filter, input) = match projection.input.as_ref() {
+            LogicalPlan::Filter(filter) => (Some(&filter.predicate), filter.input.as_ref()),
+            other => (None, other),
+        };
+        let node = self.choose(input)?;
+        let schema = Arc::clone(projection.schema.inner());
+        self.calc(node, input.schema(), &projection.expr, filter, schema)
+    }
+
+    pub(super) fn filter(&mut self, filter: &Filter) -> Result<NodeId> {
+        let node = self.choose(&filter.input)?;
+        let schema = filter.input.schema();
+        let exprs: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
+        self.calc(node, schema, &exprs, Some(&filter.predicate), Arc::clone(schema.inner()))
+    }
+
+    /// Adds a Calc; none if it would change nothing.
+    pub(super) fn calc(
+        &mut self,
+        input: NodeId,
+        input_schema: &DFSchema,
+        exprs: &[Expr],
+        filter: Option<&Expr>,
+        schema: SchemaRef,
+    ) -> Result<NodeId> {
+        if exprs.is_empty() && filter.is_none() {
+            // No column is wanted, only the number of rows: any columns will do.
+            return Ok(input);
+        }
+        let sources: Vec<Option<usize>> = exprs.iter().map(|expr| column_index(input_schema, expr)).collect();
+        let projection =
+            exprs.iter().map(|expr| self.session.physical(expr, input_schema)).collect::<Result<Vec<_>>>()?;
+        let filter = filter.map(|filter| self.session.physical(filter, input_schema)).transpose()?;
+        Ok(self.add_calc(input, &sources, Calc { projection, filter, schema, identity: None }))
+    }
+
+    /// Only these columns, in this order.
+    pub(super) fn selection(
+        &mut self,
+        input: NodeId,
+        columns: &[usize],
+        identity: Option<Identity>,
+    ) -> NodeId {
+        let fields = Arc::clone(&self.node(input).schema);
+        let projection = columns.iter().map(|column| plain(&fields, *column)).collect();
+        let schema =
+            Schema::new(columns.iter().map(|c| Arc::clone(&fields.fields()[*c])).collect::<Vec<_>>());
+        let sources: Vec<Option<usize>> = columns.iter().copied().map(Some).collect();
+        match columns.is_empty() {
+            true => input,
+            false => self.add_calc(
+                input,
+                &sources,
+                Calc { projection, filter: None, schema: Arc::new(schema), identity },
+            ),
+        }
+    }
+
+    /// A node in which each expression is a column, and where; the filter is applied.
+    ///
+    /// Nothing is added if all of them are columns already.
+    pub(super) fn columns_of(
+        &mut self,
+        input: NodeId,
+        input_schema: &DFSchema,
+        exprs: &[Expr],
+        filter: Option<&Expr>,
+    ) -> Result<(NodeId, Vec<usize>)> {
+        let plain: Option<Vec<usize>> = exprs.iter().map(|expr| column_index(input_schema, expr)).collect();
+        if let (Some(columns), None) = (&plain, filter) {
+            return Ok((input, columns.clone()));
+        }
+        let mut distinct: Vec<&Expr> = Vec::new();
+        let mut places = Vec::with_capacity(exprs.len());
+        for expr in exprs {
+            let place = distinct.iter().position(|known| *known == expr).unwrap_or(distinct.len());
+            if place == distinct.len() {
+                distinct.push(expr);
+            }
+            places.push(place);
+        }
+        if distinct.is_empty() {
+            let exprs: Vec<Expr> = input_schema.columns().into_iter().take(1).map(Expr::Column).collect();
+            return Ok((self.computed(input, input_schema, &exprs, filter)?, places));
+        }
+        let exprs: Vec<Expr> = distinct.into_iter().cloned().collect();
+        Ok((self.computed(input, input_schema, &exprs, filter)?, places))
+    }
+
+    fn computed(
+        &mut self,
+        input: NodeId,
+        input_schema: &DFSchema,
+        exprs: &[Expr],
+        filter: Option<&Expr>,
+    ) -> Result<NodeId> {
+        let fields = exprs.iter().map(|expr| field_of(expr, input_schema)).collect::<Result<Vec<_>>>()?;
+        self.calc(input, input_schema, exprs, filter, Arc::new(Schema::new(fields)))
+    }
+
+    /// `sources`: for each output column, the input column that it is.
+    fn add_calc(&mut self, input: NodeId, sources: &[Option<usize>], calc: Calc) -> NodeId {
+        let Calc { projection, filter, schema, identity } = calc;
+        let before = self.node(input);
+        let in_place = sources.iter().enumerate().all(|(place, source)| *source == Some(place));
+        if filter.is_none() && in_place && before.schema.fields() == schema.fields() {
+            return input;
+        }
+        let place = |column: usize| sources.iter().position(|source| *source == Some(column));
+        let roles = &self.facts[input].roles;
+        let semantics = format!("{} WHERE {}", texts(&projection), texts(filter.as_slice()));
+        let operator = Operator {
+            mode: before.properties.mode,
+            upsert_keys: surviving_keys(&before.properties.upsert_keys, place),
+            facts: NodeFacts {
+                roles: sources
+                    .iter()
+                    .map(|source| source.map_or(Role::Plain, |column| roles[column]))
+                    .collect(),
+                ..self.facts[input].clone()
+            },
+            factory: Arc::new(CalcFactory { filter, projection, schema }),
+            semantics,
+            identity,
+            inputs: vec![input],
+            state: StateBound::None,
+        };
+        self.add_operator(operator)
+    }
+
+    /// A Calc that gives every column its place and meaning, though some are computed anew.
+    pub(super) fn recomputed(&mut self, input: NodeId, projection: Vec<Arc<dyn PhysicalExpr>>) -> NodeId {
+        let before = self.node(input);
+        let operator = Operator {
+            mode: before.properties.mode,
+            upsert_keys: before.properties.upsert_keys.clone(),
+            facts: self.facts[input].clone(),
+            semantics: texts(&projection),
+            identity: None,
+            factory: Arc::new(CalcFactory { filter: None, projection, schema: Arc::clone(&before.schema) }),
+            inputs: vec![input],
+            state: StateBound::None,
+        };
+        self.add_operator(operator)
+    }
+
+    pub(super) fn union(&mut self, union: &Union) -> Result<NodeId> {
+        let mut inputs = Vec::new();
+        for input in &union.inputs {
+            let node = self.choose(input)?;
+            // A shared sub-plan may carry columns beyond those of its logical node.
+            let wanted: Vec<usize> = (0..input.schema().fields().len()).collect();
+            inputs.push(self.selection(node, &wanted, None));
+        }
+        let schema = Arc::clone(union.schema.inner());
+        let role = |column: usize| {
+            let role = self.facts[inputs[0]].roles[column];
+            let same = inputs.iter().all(|input| self.facts[*input].roles[column] == role);
+            if same { role } else { Role::Plain }
+        };
+        let operator = Operator {
+            mode: joint_mode(inputs.iter().map(|input| self.mode(*input))),
+            upsert_keys: Vec::new(),
+            state: StateBound::None,
+            facts: NodeFacts {
+                updated_by: inputs.iter().find_map(|input| self.facts[*input].updated_by),
+                ..NodeFacts::new(
+                    (0..schema.fields().len()).map(role).collect(),
+                    inputs.iter().all(|input| self.facts[*input].single),
+                )
+            },
+            factory: Arc::new(UnionFactory { inputs: inputs.len(), schema }),
+            semantics: String::new(),
+            identity: None,
+            inputs,
+        };
+        Ok(self.add_operator(operator))
+    }
+
+    /// Why a stream changes its rows; `None` if it does not.
+    pub(super) fn updated_by(&self, node: NodeId) -> Option<&'static str> {
+        match self.mode(node) {
+            ChangelogMode::Append => None,
+            ChangelogMode::Upsert | ChangelogMode::Retract => {
+                Some(self.facts[node].updated_by.unwrap_or("the query"))
+            }
+        }
+    }
+}
+
+/// The expression that is one column of `schema`.
+pub(super) fn plain(schema: &Schema, column: usize) -> Arc<dyn PhysicalExpr> {
+    Arc::new(Column::new(schema.field(column).name(), column))
+}
+
+fn field_of(expr: &Expr, schema: &DFSchema) -> Result<Field> {
+    use datafusion::logical_expr::ExprSchemable;
+    let (_, field) = expr.to_field(schema).map_err(crate::plan_error::from_datafusion)?;
+    Ok(field.as_ref().clone())
+}
+
+/// Expressions as text, for what makes an operator what it is.
+pub(super) fn texts(exprs: &[Arc<dyn PhysicalExpr>]) -> String {
+    exprs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,198 @@
+//! Sinks and the client: where a query's rows go.
+//!
+//! A query's columns are matched with the sink's by position (or by the column list of INSERT),
+//! and cast where nothing is lost.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::logical_expr::{Expr, LogicalPlan, cast};
+use millpond_core::{ChangelogMode, Error, Result};
+
+use super::{Chooser, NewNode};
+use crate::catalog::TableEntry;
+use crate::plan_error::{location_of, unsupported, with_nearest};
+use crate::sql_type::sql_type;
+use crate::statement::Insert;
+use crate::stream_plan::{NodeId, NodeKind, SinkTarget, StateBound};
+
+impl Chooser<'_> {
+    /// Gives the rows of a node to the client.
+    pub(crate) fn client(&mut self, input: NodeId) -> NodeId {
+        let input = self.exchange(input, Vec::new());
+        let node = self.node(input);
+        let client = NewNode {
+            uid_prefix: "client".into(),
+            semantics: "Client".into(),
+            identity: None,
+            kind: NodeKind::Client,
+            inputs: vec![input],
+            schema: Arc::clone(&node.schema),
+            mode: node.properties.mode,
+            upsert_keys: node.properties.upsert_keys.clone(),
+            bounded: node.properties.bounded,
+            state: StateBound::None,
+            facts: self.facts[input].clone(),
+        };
+        self.add(client)
+    }
+
+    /// Writes the rows of a query to a table.
+    pub(crate) fn sink(
+        &mut self,
+        insert: &Insert,
+        table: &TableEntry,
+        query: &LogicalPlan,
+    ) -> Result<NodeId> {
+        let takes = sink_mode(table)?;
+        let rows = self.choose(query)?;
+        let exprs = assignments(insert, table, query.schema())?;
+        let rows = self.calc(rows, query.schema(), &exprs, None, table.bound.sink_schema())?;
+        self.refuse_updates(rows, takes, table)?;
+        let name = &table.bound.name;
+        let node = self.node(rows);
+        let sink = NewNode {
+            uid_prefix: format!("sink-{name}"),
+            semantics: format!("Sink {name}"),
+            identity: None,
+            kind: NodeKind::Sink(SinkTarget { table: name.clone() }),
+            inputs: vec![rows],
+            schema: Arc::clone(&node.schema),
+            mode: node.properties.mode,
+            upsert_keys: node.properties.upsert_keys.clone(),
+            bounded: node.properties.bounded,
+            state: StateBound::None,
+            facts: self.facts[rows].clone(),
+        };
+        Ok(self.add(sink))
+    }
+
+    fn refuse_updates(&self, rows: NodeId, takes: ChangelogMode, table: &TableEntry) -> Result<()> {
+        let name = &table.bound.name;
+        let Some(clause) = self.updated_by(rows) else { return Ok(()) };
+        match takes {
+            ChangelogMode::Retract => Ok(()),
+            ChangelogMode::Append => {
+                Err(Error::invalid(format!("table \"{name}\" only takes new rows, because {clause} updates its results"))
+                    .with_detail("the query changes rows that it has given before")
+                    .with_hint(
+                        "aggregate over a window (TUMBLE, HOP), or insert into a table that takes updates, such as 'connector' = 'print'",
+                    ))
+            }
+            ChangelogMode::Upsert => {
+                let written = table.bound.written_columns();
+                let key: Option<Vec<usize>> = table
+                    .bound
+                    .primary_key
+                    .iter()
+                    .map(|column| written.iter().position(|other| other == column))
+                    .collect();
+                let key = key.unwrap_or_default();
+                let keys = &self.node(rows).properties.upsert_keys;
+                let covered = !key.is_empty() && keys.iter().any(|known| known.iter().all(|c| key.contains(c)));
+                match covered {
+                    true => Ok(()),
+                    false => Err(unsupported(format!("writing changes to \"{name}\" by a key other than the query's"))),
+                }
+            }
+        }
+    }
+}
+
+fn sink_mode(table: &TableEntry) -> Result<ChangelogMode> {
+    table.facts.sink.ok_or_else(|| {
+        Error::invalid(format!("table \"{}\" cannot be written", table.bound.name))
+            .with_hint("its connector only reads: it can stand behind FROM")
+    })
+}
+
+/// An expression for each column of the sink.
+fn assignments(insert: &Insert, table: &TableEntry, query: &DFSchema) -> Result<Vec<Expr>> {
+    let sink = table.bound.sink_schema();
+    let targets = targets(insert, table)?;
+    if targets.len() != query.fields().len() {
+        return Err(wrong_count(insert, &targets, query));
+    }
+    let columns = query.columns();
+    let assign =
+        |(place, field): (usize, &Arc<Field>)| match targets.iter().position(|target| *target == place) {
+            Some(given) => {
+                let found = query.field(given).data_type();
+                let error = || wrong_type(table, field, given, query);
+                converted(Expr::Column(columns[given].clone()), found, field.data_type())
+                    .ok_or_else(error)
+                    .map_err(|error| error.with_location(location_of(insert.table.span)))
+            }
+            None if field.is_nullable() => {
+                Ok(cast(Expr::Literal(ScalarValue::Null, None), field.data_type().clone()))
+            }
+            None => Err(Error::invalid(format!(
+                "column \"{}\" of table \"{}\" is NOT NULL and is given no value",
+                field.name(),
+                table.bound.name
+            ))
+            .with_location(location_of(insert.table.span))),
+        };
+    sink.fields().iter().enumerate().map(assign).collect()
+}
+
+/// For each column of the query, the sink's column that it fills.
+fn targets(insert: &Insert, table: &TableEntry) -> Result<Vec<usize>> {
+    let sink = table.bound.sink_schema();
+    if insert.columns.is_empty() {
+        return Ok((0..sink.fields().len()).collect());
+    }
+    let mut targets = Vec::new();
+    for name in &insert.columns {
+        let target = sink.index_of(&name.value).map_err(|_| {
+            let known: Vec<&str> = sink.fields().iter().map(|field| field.name().as_str()).collect();
+            let message =
+                format!("column \"{}\" of table \"{}\" cannot be written", name.value, table.bound.name);
+            with_nearest(Error::invalid(message), &name.value, &known).with_location(location_of(name.span))
+        })?;
+        if targets.contains(&target) {
+            return Err(Error::invalid(format!("column \"{}\" is given twice", name.value))
+                .with_location(location_of(name.span)));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+fn wrong_count(insert: &Insert, targets: &[usize], query: &DFSchema) -> Error {
+    let (name, wanted, found) = (&insert.table.value, targets.len(), query.fields().len());
+    let given: Vec<&str> = query.fields().iter().map(|field| field.name().as_str()).collect();
+    Error::invalid(format!("table \"{name}\" takes {wanted} columns but the query gives {found}"))
+        .with_detail(format!("the query gives {}", given.join(", ")))
+        .with_hint(format!("list the columns that are meant: INSERT INTO {name} (…) SELECT …"))
+        .with_location(location_of(insert.table.span))
+}
+
+fn wrong_type(table: &TableEntry, field: &Field, given: usize, query: &DFSchema) -> Error {
+    let (name, wanted) = (field.name(), sql_type(field.data_type()));
+    let (source, found) = (query.field(given).name(), sql_type(query.field(given).data_type()));
+    let target = &table.bound.name;
+    Error::invalid(format!(
+        "column \"{name}\" of table \"{target}\" is {wanted} but the query gives {found} (\"{source}\")"
+    ))
+    .with_hint(format!("use CAST({source} AS {wanted})"))
+}
+
+/// The expression as a value of type `to`, if no value of type `from` is lost by it or makes it fail
+/// for want of meaning; `None` where only an explicit CAST will do.
+fn converted(expr: Expr, from: &DataType, to: &DataType) -> Option<Expr> {
+    if from == to {
+        return Some(expr);
+    }
+    let fits = match (from, to) {
+        (DataType::Null, _) => true,
+        (from, to) if from.is_numeric() && to.is_numeric() => true,
+        (DataType::Timestamp(_, _) | DataType::Date32, DataType::Timestamp(_, _)) => true,
+        (DataType::Time32(_) | DataType::Time64(_), DataType::Time32(_) | DataType::Time64(_)) => true,
+        (DataType::Utf8View | DataType::LargeUtf8, DataType::Utf8) => true,
+        (DataType::BinaryView | DataType::LargeBinary, DataType::Binary) => true,
+        (from, to) => from.is_nested() && to.is_nested() && arrow::compute::can_cast_types(from, to),
+    };
+    fits.then(|| cast(expr, to.clone()))
+}

@@ -1,0 +1,124 @@
+//! EXPLAIN: a StreamPlan as a tree, sinks first.
+//!
+//!     Sink totals  append
+//!     └─ WindowAggregate keys=[...]
+//!        uid window-aggregate-0f3a…  append  keys (auction)  watermark window_time  state by watermark …
+//!
+//! A node with several consumers is drawn once; its other places refer to its uid.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use millpond_core::Result;
+
+use crate::planner::Planner;
+use crate::statement::ExplainKind;
+use crate::stream_plan::{NodeId, NodeKind, StateBound, StreamNode, StreamPlan};
+
+impl Planner {
+    /// The plan as text. `parallelism` is shown beside each exchange.
+    pub fn explain(&self, plan: &StreamPlan, kind: ExplainKind, parallelism: usize) -> Result<String> {
+        let mut tree = Tree { plan, kind, parallelism, drawn: HashSet::new(), text: String::new() };
+        for root in roots(plan) {
+            tree.draw(root, "", "")?;
+        }
+        Ok(tree.text)
+    }
+}
+
+/// Nodes that nothing reads: sinks and the client.
+fn roots(plan: &StreamPlan) -> impl Iterator<Item = NodeId> {
+    let read: HashSet<NodeId> = plan.nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
+    (0..plan.nodes.len()).filter(move |id| !read.contains(id))
+}
+
+struct Tree<'a> {
+    plan: &'a StreamPlan,
+    kind: ExplainKind,
+    parallelism: usize,
+    drawn: HashSet<NodeId>,
+    text: String,
+}
+
+impl Tree<'_> {
+    /// `branch` leads to the node's line, `indent` to the lines below it.
+    fn draw(&mut self, id: NodeId, branch: &str, indent: &str) -> Result<()> {
+        let node = &self.plan.nodes[id];
+        let title = self.title(node);
+        if !self.drawn.insert(id) {
+            let _ = writeln!(self.text, "{branch}{} (shared: {})", node.kind.label(), node.uid);
+            return Ok(());
+        }
+        let _ = writeln!(self.text, "{branch}{title}");
+        let facts = self.facts(node);
+        if !facts.is_empty() {
+            let rail = if node.inputs.is_empty() { "   " } else { "│  " };
+            let _ = writeln!(self.text, "{indent}{rail}{facts}");
+        }
+        let last = node.inputs.len().saturating_sub(1);
+        for (place, input) in node.inputs.iter().enumerate() {
+            let (branch, below) = if place == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            self.draw(*input, &format!("{indent}{branch}"), &format!("{indent}{below}"))?;
+        }
+        Ok(())
+    }
+
+    fn title(&self, node: &StreamNode) -> String {
+        match &node.kind {
+            NodeKind::Source { table, event_time, .. } => {
+                let columns = names(node, 0..node.schema.fields().len());
+                let watermark = event_time.watermark.as_ref();
+                let watermark = watermark.map_or(String::new(), |w| format!(" watermark={}", w.watermark));
+                format!("Source {table} columns=[{columns}]{watermark}")
+            }
+            NodeKind::Operator(factory) => format!("{} {}", factory.name(), factory.describe()),
+            NodeKind::Exchange(columns) if columns.is_empty() => "Exchange single".into(),
+            NodeKind::Exchange(columns) => {
+                format!("Exchange hash=[{}] tasks={}", names(node, columns.iter().copied()), self.parallelism)
+            }
+            NodeKind::Sink(target) => format!("Sink {}", target.table),
+            NodeKind::Client => format!("Client columns=[{}]", names(node, 0..node.schema.fields().len())),
+        }
+    }
+
+    fn facts(&self, node: &StreamNode) -> String {
+        let is_exchange = matches!(node.kind, NodeKind::Exchange(_));
+        let state = || format!("state={}", state(&node.properties.state));
+        match self.kind {
+            ExplainKind::State if is_exchange => String::new(),
+            ExplainKind::State => format!("uid={} {}", node.uid, state()),
+            ExplainKind::ChangelogMode => changelog(node),
+            ExplainKind::Plan | ExplainKind::Logical if is_exchange => String::new(),
+            ExplainKind::Plan | ExplainKind::Logical => {
+                format!("uid={} {} {}", node.uid, changelog(node), state())
+            }
+        }
+    }
+}
+
+fn changelog(node: &StreamNode) -> String {
+    let properties = &node.properties;
+    let mut text = format!("mode={}", properties.mode);
+    for key in &properties.upsert_keys {
+        let _ = write!(text, " key=({})", names(node, key.iter().copied()));
+    }
+    if !properties.time_columns.is_empty() {
+        let _ = write!(text, " watermark=[{}]", names(node, properties.time_columns.iter().copied()));
+    }
+    text
+}
+
+fn names(node: &StreamNode, columns: impl IntoIterator<Item = usize>) -> String {
+    let names: Vec<&str> =
+        columns.into_iter().map(|column| node.schema.field(column).name().as_str()).collect();
+    names.join(", ")
+}
+
+fn state(bound: &StateBound) -> String {
+    match bound {
+        StateBound::None => "none".into(),
+        StateBound::Watermark(what) => format!("by watermark ({what})"),
+        StateBound::Keys(what) => format!("by keys ({what})"),
+        StateBound::Unbounded(reason) => format!("UNBOUNDED: {reason}"),
+    }
+}

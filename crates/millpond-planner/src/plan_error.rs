@@ -1,0 +1,202 @@
+//! Errors of planning: what DataFusion complains about, in our words and with a place in the text.
+//!
+//! Messages of DataFusion's own that we know are rewritten; others pass with their prefixes cut.
+
+use datafusion::common::{Column, DataFusionError, SchemaError};
+use millpond_core::{Error, ErrorKind, Location};
+use sqlparser::tokenizer::Span;
+
+/// How every message ends that names a construct the streaming planner cannot plan.
+const UNSUPPORTED: &str = "is not supported in a streaming query yet";
+
+/// `what` cannot be planned as a stream (but perhaps as a batch).
+pub(crate) fn unsupported(what: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("{what} {UNSUPPORTED}"))
+}
+
+/// Whether the query is sound but not plannable as a stream: over bounded input, batch execution
+/// can answer it.
+pub fn is_unsupported(error: &Error) -> bool {
+    error.kind() == ErrorKind::Invalid && error.message().ends_with(UNSUPPORTED)
+}
+
+/// An error of ours, to be carried through DataFusion unchanged.
+pub(crate) fn carried(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// The place where a span begins.
+pub(crate) fn location_of(span: Span) -> Option<Location> {
+    (span.start.line > 0).then_some(Location { line: span.start.line, column: span.start.column })
+}
+
+/// Our error for one of DataFusion's.
+pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
+    let location = error
+        .diagnostic()
+        .and_then(|diagnostic| diagnostic.span)
+        .map(|span| Location { line: span.start.line, column: span.start.column });
+    translate(error).with_location(location)
+}
+
+fn translate(error: DataFusionError) -> Error {
+    match error {
+        DataFusionError::Diagnostic(_, inner) | DataFusionError::Context(_, inner) => translate(*inner),
+        DataFusionError::Collection(mut errors) if !errors.is_empty() => translate(errors.swap_remove(0)),
+        DataFusionError::Shared(inner) => reworded(&inner.message()),
+        DataFusionError::External(inner) => match inner.downcast::<Error>() {
+            Ok(ours) => *ours,
+            Err(other) => reworded(&other.to_string()),
+        },
+        DataFusionError::SchemaError(schema, _) => from_schema(*schema),
+        DataFusionError::ArrowError(arrow, _) => Error::from(*arrow),
+        DataFusionError::NotImplemented(message) => unsupported_feature(&message),
+        DataFusionError::Internal(message) => Error::internal(cleaned(&message)),
+        DataFusionError::ResourcesExhausted(message) => Error::unavailable(cleaned(&message)),
+        DataFusionError::Execution(message) => Error::data(cleaned(&message)),
+        other => reworded(&other.message()),
+    }
+}
+
+fn from_schema(error: SchemaError) -> Error {
+    match error {
+        SchemaError::FieldNotFound { field, valid_fields } => unknown_column(&field, &valid_fields),
+        SchemaError::AmbiguousReference { field } => {
+            Error::invalid(format!("column \"{}\" is ambiguous", field.name))
+                .with_hint(format!("qualify it with its table, as in t.{}", field.name))
+        }
+        SchemaError::DuplicateQualifiedField { name, .. }
+        | SchemaError::DuplicateUnqualifiedField { name } => {
+            Error::invalid(format!("column \"{name}\" is there twice"))
+                .with_hint(format!("rename one of them, as in {name} AS {name}2"))
+        }
+    }
+}
+
+fn unknown_column(column: &Column, known: &[Column]) -> Error {
+    let message = match &column.relation {
+        Some(relation) => format!("column \"{}\" of \"{relation}\" does not exist", column.name),
+        None => format!("column \"{}\" does not exist", column.name),
+    };
+    let names: Vec<&str> = known.iter().map(|column| column.name.as_str()).collect();
+    with_nearest(Error::invalid(message), &column.name, &names)
+}
+
+/// Adds the known names that are most like `name` as a hint.
+pub(crate) fn with_nearest(error: Error, name: &str, known: &[&str]) -> Error {
+    let nearest = nearest(name, known);
+    if !nearest.is_empty() {
+        let nearest: Vec<String> = nearest.iter().map(|name| format!("\"{name}\"")).collect();
+        return error.with_hint(format!("did you mean {}?", nearest.join(" or ")));
+    }
+    match known {
+        [] => error,
+        known => {
+            let mut known = known.to_vec();
+            known.sort_unstable();
+            known.dedup();
+            known.truncate(12);
+            error.with_hint(format!("there are {}", known.join(", ")))
+        }
+    }
+}
+
+/// At most three known names, most alike first.
+pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let lower = name.to_lowercase();
+    let mut ranked: Vec<(f64, &str)> = known
+        .iter()
+        .map(|known| (strsim::jaro_winkler(&lower, &known.to_lowercase()), *known))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .collect();
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    ranked.dedup_by(|a, b| a.1 == b.1);
+    ranked.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+fn unsupported_feature(message: &str) -> Error {
+    let message = cleaned(message);
+    match message.contains("support") {
+        true => Error::invalid(message),
+        false => Error::invalid(format!("{message} is not supported")),
+    }
+}
+
+fn reworded(message: &str) -> Error {
+    let message = cleaned(message);
+    if let Some(rest) = message.strip_prefix("invalid function '") {
+        return unknown_function(rest);
+    }
+    Error::invalid(message)
+}
+
+/// The rest of `Invalid function 'x'.\nDid you mean 'y'?`.
+fn unknown_function(rest: &str) -> Error {
+    let mut quoted = rest.split('\'');
+    let name = quoted.next().unwrap_or_default();
+    let error = Error::invalid(format!("function {} does not exist", name.to_uppercase()));
+    match quoted.nth(1) {
+        Some(candidate) => error.with_hint(format!("did you mean {}?", candidate.to_uppercase())),
+        None => error,
+    }
+}
+
+/// Without backtrace, prefixes, capital letter and full stop.
+fn cleaned(message: &str) -> String {
+    let mut message = message.split("\n\nbacktrace:").next().unwrap_or_default().trim();
+    let prefixes = [
+        "Error during planning: ",
+        "This feature is not implemented: ",
+        "Execution error: ",
+        "Schema error: ",
+        "Optimizer rule ",
+        "type_coercion\ncaused by\n",
+    ];
+    while let Some(rest) = prefixes.iter().find_map(|prefix| message.strip_prefix(prefix)) {
+        message = rest;
+    }
+    let message = message.trim_end_matches('.').replace("DataFusion", "the planner");
+    let mut letters = message.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && !second.is_uppercase() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_columns_name_the_nearest() {
+        let known = ["price", "bidder", "auction"].map(Column::from_name).to_vec();
+        let field = Box::new(Column::from_name("pryce"));
+        let schema = SchemaError::FieldNotFound { field, valid_fields: known };
+        let error = from_datafusion(DataFusionError::SchemaError(Box::new(schema), Box::new(None)));
+        assert_eq!(error.message(), "column \"pryce\" does not exist");
+        assert_eq!(error.hint(), Some("did you mean \"price\"?"));
+    }
+
+    #[test]
+    fn our_own_errors_pass_unchanged() {
+        let ours = Error::invalid("x").with_hint("y");
+        let wrapped = DataFusionError::Context("while planning".into(), Box::new(carried(ours.clone())));
+        assert_eq!(from_datafusion(wrapped), ours);
+    }
+
+    #[test]
+    fn unsupported_is_told_apart() {
+        assert!(is_unsupported(&unsupported("OVER")));
+        assert!(!is_unsupported(&Error::invalid("column \"a\" does not exist")));
+    }
+
+    #[test]
+    fn functions_are_suggested() {
+        let error =
+            from_datafusion(DataFusionError::Plan("Invalid function 'smu'.\nDid you mean 'sum'?".into()));
+        assert_eq!(error.message(), "function SMU does not exist");
+        assert_eq!(error.hint(), Some("did you mean SUM?"));
+    }
+}

@@ -1,0 +1,71 @@
+//! What is known of a stream's columns beside names and types.
+//!
+//! Facts are derived bottom-up over the optimised plan, by column index; no rule can lose them.
+
+use millpond_core::{ChangelogMode, TimePrecision};
+
+use crate::window_relation::WindowShape;
+
+/// Windows that a stream's rows belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub(crate) shape: WindowShape,
+    /// Of the time column: windows are final one unit before their end.
+    pub(crate) precision: TimePrecision,
+}
+
+/// What a column means to event time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Nothing.
+    Plain,
+    /// The time attribute: rows behind the watermark are late.
+    EventTime,
+    /// Starts of windows that end with, and are emitted before, the watermark.
+    WindowStart(Windows),
+    /// Ends of windows.
+    WindowEnd(Windows),
+    /// One unit before the ends of windows: again a time attribute.
+    WindowTime(Windows),
+}
+
+impl Role {
+    /// Whether windows, intervals and OVER may refer to the column.
+    pub(crate) fn is_time_attribute(self) -> bool {
+        match self {
+            Role::EventTime | Role::WindowTime(_) => true,
+            Role::Plain | Role::WindowStart(_) | Role::WindowEnd(_) => false,
+        }
+    }
+
+    /// Whether later rows have larger values than the watermark: a time attribute or a window's end.
+    pub(crate) fn follows_watermark(self) -> bool {
+        match self {
+            Role::EventTime | Role::WindowTime(_) | Role::WindowEnd(_) => true,
+            Role::Plain | Role::WindowStart(_) => false,
+        }
+    }
+
+    /// The windows that the column belongs to.
+    pub(crate) fn windows(self) -> Option<Windows> {
+        match self {
+            Role::WindowStart(windows) | Role::WindowEnd(windows) | Role::WindowTime(windows) => {
+                Some(windows)
+            }
+            Role::Plain | Role::EventTime => None,
+        }
+    }
+}
+
+/// The upsert keys whose columns all survive, at their new places.
+pub(crate) fn surviving_keys(keys: &[Vec<usize>], place: impl Fn(usize) -> Option<usize>) -> Vec<Vec<usize>> {
+    keys.iter().filter_map(|key| key.iter().map(|column| place(*column)).collect()).collect()
+}
+
+/// The mode of rows from several changelogs.
+pub(crate) fn joint_mode(modes: impl IntoIterator<Item = ChangelogMode>) -> ChangelogMode {
+    match modes.into_iter().all(|mode| mode == ChangelogMode::Append) {
+        true => ChangelogMode::Append,
+        false => ChangelogMode::Retract,
+    }
+}

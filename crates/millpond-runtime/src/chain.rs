@@ -1,0 +1,239 @@
+//! A chain of operators: a batch passes down by plain calls, one output batch at a time.
+//!
+//! What is still to be done stands on a stack, never on the call stack: the newest work first, so
+//! that an output batch has passed the whole chain before the operator that answered `More` is
+//! resumed. So no operator holds more than one output batch (invariant 12), and closing a window
+//! of ten million keys neither grows memory nor blocks the thread.
+//!
+//!     process(0) ─▶ out, More     stack: [resume 0] [process 1 out]  ─▶ …  ─▶ tails, then resume 0
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use millpond_core::{
+    ChangelogBatch, EpochTime, Error, ErrorKind, OperatorMetrics, OperatorUid, Result, Timestamp, Watermark,
+};
+use millpond_operators::{InputIndex, Operator, OperatorContext, Progress};
+use millpond_state::StateStore;
+
+use crate::snapshot::{FrozenOperator, FrozenTable, watermark_list};
+use crate::tail::Tails;
+
+/// The operators of one task.
+pub(crate) struct Chain {
+    links: Vec<Link>,
+    stack: Vec<Work>,
+}
+
+/// An operator with what the task knows of it.
+pub(crate) struct Link {
+    pub(crate) uid: OperatorUid,
+    pub(crate) name: &'static str,
+    pub(crate) operator: Box<dyn Operator>,
+    context: OperatorContext,
+    wake_at: Option<Timestamp>,
+    sent: Option<Watermark>,
+    /// Tables of which the next snapshot must hold everything: those that are new, and those
+    /// whose last delta was lost on its way to the store.
+    pub(crate) bases: BTreeSet<String>,
+}
+
+enum Work {
+    Process { at: usize, input: InputIndex, batch: ChangelogBatch },
+    Resume { at: usize },
+}
+
+impl Link {
+    /// An operator whose input had reached `watermark` when it was snapshotted.
+    pub(crate) fn new(
+        uid: OperatorUid,
+        name: &'static str,
+        operator: Box<dyn Operator>,
+        metrics: Arc<OperatorMetrics>,
+        watermark: Option<Watermark>,
+    ) -> Self {
+        let mut context = OperatorContext::new(metrics);
+        context.watermark = watermark;
+        Self { uid, name, operator, context, wake_at: None, sent: None, bases: BTreeSet::new() }
+    }
+
+    fn process(&mut self, input: InputIndex, batch: ChangelogBatch) -> Result<Progress> {
+        self.context.metrics.rows_in.add(batch.num_rows() as u64);
+        self.operator.process(&mut self.context, input, batch)
+    }
+
+    /// Our own bugs are easier to find with the operator's name; the user's errors read better
+    /// without.
+    fn named(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Internal => error.context(format!("operator {} ({})", self.name, self.uid)),
+            ErrorKind::Invalid
+            | ErrorKind::Data
+            | ErrorKind::Unavailable
+            | ErrorKind::Corrupt
+            | ErrorKind::Cancelled => error,
+        }
+    }
+
+    fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<FrozenOperator> {
+        let mut tables = Vec::new();
+        for table in self.operator.tables() {
+            let def = table.def().clone();
+            let base = self.bases.remove(&def.name) || store.needs_base(&self.uid, &def.name, task);
+            let frozen = if base { table.freeze_all()? } else { table.freeze()? };
+            tables.push(FrozenTable { def, frozen, base });
+        }
+        let lists = watermark_list(task, self.context.watermark);
+        Ok(FrozenOperator { uid: self.uid.clone(), name: self.name.into(), tables, lists })
+    }
+}
+
+impl Chain {
+    pub(crate) fn new(links: Vec<Link>) -> Self {
+        Self { links, stack: Vec::new() }
+    }
+
+    /// The watermark that was in force at the head when the job was snapshotted.
+    pub(crate) fn watermark(&self) -> Option<Watermark> {
+        self.links.first().and_then(|link| link.context.watermark)
+    }
+
+    /// An epoch begins.
+    pub(crate) fn open_epoch(&mut self, time: EpochTime) {
+        for link in &mut self.links {
+            link.context.time = time;
+        }
+    }
+
+    /// Passes rows down the chain and what comes of them to the tails.
+    pub(crate) async fn push(
+        &mut self,
+        tails: &mut Tails,
+        input: InputIndex,
+        batch: ChangelogBatch,
+    ) -> Result<()> {
+        self.stack.push(Work::Process { at: 0, input, batch });
+        self.run(tails).await
+    }
+
+    /// Ends the epoch in one operator after the other; answers the watermark behind the last.
+    pub(crate) async fn end_epoch(
+        &mut self,
+        tails: &mut Tails,
+        mut watermark: Option<Watermark>,
+        time: EpochTime,
+    ) -> Result<Option<Watermark>> {
+        for at in 0..self.links.len() {
+            watermark = self.end_epoch_at(at, tails, watermark, time).await?;
+        }
+        Ok(watermark)
+    }
+
+    async fn end_epoch_at(
+        &mut self,
+        at: usize,
+        tails: &mut Tails,
+        watermark: Option<Watermark>,
+        time: EpochTime,
+    ) -> Result<Option<Watermark>> {
+        let link = &mut self.links[at];
+        link.context.time = time;
+        let outcome =
+            link.operator.end_epoch(&mut link.context, watermark, time).map_err(|error| link.named(error))?;
+        link.wake_at = outcome.wake_at;
+        self.follow(at, outcome.progress);
+        self.run(tails).await?;
+        let link = &mut self.links[at];
+        if outcome.watermark < link.sent {
+            return Err(link.named(Error::internal("invariant 3: the watermark went back")));
+        }
+        link.sent = outcome.watermark;
+        link.context.watermark = watermark;
+        Ok(outcome.watermark)
+    }
+
+    /// Does all work on the stack. Yields after each resumption, so that a long answer does not
+    /// keep the thread.
+    async fn run(&mut self, tails: &mut Tails) -> Result<()> {
+        while let Some(work) = self.stack.pop() {
+            let resumed = matches!(work, Work::Resume { .. });
+            if let Some(batch) = self.step(work)? {
+                tails.send(batch).await?;
+            }
+            if resumed {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// One call of one operator; a batch that has passed the last one is answered.
+    fn step(&mut self, work: Work) -> Result<Option<ChangelogBatch>> {
+        let (at, progress) = match work {
+            Work::Process { at, batch, .. } if at == self.links.len() => return Ok(Some(batch)),
+            Work::Process { at, input, batch } => (at, self.links[at].process(input, batch)),
+            Work::Resume { at } => {
+                let link = &mut self.links[at];
+                (at, link.operator.resume(&mut link.context))
+            }
+        };
+        let progress = progress.map_err(|error| self.links[at].named(error))?;
+        self.follow(at, progress);
+        Ok(None)
+    }
+
+    /// Stacks what follows a call: its output on top, its resumption below.
+    fn follow(&mut self, at: usize, progress: Progress) {
+        match progress {
+            Progress::More => self.stack.push(Work::Resume { at }),
+            Progress::Done => {}
+        }
+        if let Some(batch) = self.links[at].context.take_output() {
+            self.stack.push(Work::Process { at: at + 1, input: 0, batch });
+        }
+    }
+
+    /// When the first operator wants to be woken.
+    pub(crate) fn wake_at(&self) -> Option<Timestamp> {
+        self.links.iter().filter_map(|link| link.wake_at).min()
+    }
+
+    /// Freezes all tables of all operators (invariant 6).
+    pub(crate) fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<Vec<FrozenOperator>> {
+        self.links.iter_mut().map(|link| link.freeze(task, store)).collect()
+    }
+
+    /// The next snapshot must hold all of these tables: their last delta did not reach the store.
+    pub(crate) fn write_bases(&mut self, lost: Vec<(OperatorUid, String)>) {
+        for (uid, table) in lost {
+            for link in self.links.iter_mut().filter(|link| link.uid == uid) {
+                link.bases.insert(table.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Expand, rows, values};
+
+    /// A chain of operators that answer `More` keeps order and passes one batch at a time.
+    #[tokio::test]
+    async fn an_output_batch_passes_the_chain_before_the_next_is_made() {
+        let (mut tails, mut client) = crate::testing::client_tails(64);
+        let metrics = Arc::new(OperatorMetrics::default());
+        let link = |n| {
+            Link::new(OperatorUid(format!("{n}")), "Expand", Expand::boxed(n), Arc::clone(&metrics), None)
+        };
+        let mut chain = Chain::new(vec![link(2), link(3)]);
+        chain.push(&mut tails, 0, rows(&[1])).await.unwrap();
+        chain.end_epoch(&mut tails, None, Timestamp(0)).await.unwrap();
+        drop(tails);
+        let mut out = Vec::new();
+        while let Some(Ok(millpond_core::Element::Batch(batch))) = client.recv().await {
+            out.push(values(&batch));
+        }
+        assert_eq!(out, [[100], [101], [102], [110], [111], [112]]);
+    }
+}

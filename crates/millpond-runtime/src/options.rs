@@ -1,0 +1,102 @@
+//! Options of a job, and the components that it is given.
+
+use std::sync::Arc;
+
+use millpond_core::limits::BATCH_ROWS_MAX;
+use millpond_core::{Clock, DeadLetterOffice};
+use millpond_state::{StateStore, Verify};
+
+/// How a job runs. Durations in microseconds.
+#[derive(Debug, Clone)]
+pub struct JobOptions {
+    /// The job's identity, kept over restarts.
+    pub job: String,
+    /// `epoch.interval`: the age at which an epoch ends under load.
+    pub epoch_interval: i64,
+    /// `epoch.rows`: rows of an epoch, over all sources.
+    pub epoch_rows: Option<u64>,
+    /// `epoch.in-flight-max`.
+    pub in_flight_max: u64,
+    /// `checkpoint.interval`; `None`: no periodic checkpoints.
+    pub checkpoint_interval: Option<i64>,
+    /// `checkpoint.every-rows`.
+    pub checkpoint_every_rows: Option<u64>,
+    /// `checkpoint.timeout`.
+    pub checkpoint_timeout: i64,
+    /// `checkpoint.min-pause`.
+    pub min_pause: i64,
+    /// `checkpoint.retained`.
+    pub retained: usize,
+    /// `checkpoint.tolerable-failures`: failures in a row; `None`: unlimited.
+    pub tolerable_failures: Option<u32>,
+    /// A checkpoint at every epoch (torture).
+    pub checkpoint_at_every_epoch: bool,
+    /// Rows that a source takes at once, at most.
+    pub batch_rows: usize,
+    /// `restore.verify`.
+    pub verify: Verify,
+    /// `restore.allow-non-restored-state`.
+    pub allow_non_restored_state: bool,
+    /// `restart.*`.
+    pub restart: RestartPolicy,
+}
+
+/// How often and how soon a job that fails for the moment is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartPolicy {
+    /// Restarts in a row without a completed checkpoint between them; `None`: unlimited.
+    pub attempts: Option<u32>,
+    /// The first pause, in microseconds; it doubles.
+    pub delay: i64,
+    /// The longest pause, in microseconds.
+    pub delay_max: i64,
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self { attempts: None, delay: 100_000, delay_max: 60_000_000 }
+    }
+}
+
+impl Default for JobOptions {
+    /// The defaults of DIALECT.md § 2 without a data directory.
+    fn default() -> Self {
+        Self {
+            job: String::new(),
+            epoch_interval: 50_000,
+            epoch_rows: None,
+            in_flight_max: 2,
+            checkpoint_interval: None,
+            checkpoint_every_rows: None,
+            checkpoint_timeout: 600_000_000,
+            min_pause: 0,
+            retained: 3,
+            tolerable_failures: None,
+            checkpoint_at_every_epoch: false,
+            batch_rows: BATCH_ROWS_MAX,
+            verify: Verify::Size,
+            allow_non_restored_state: false,
+            restart: RestartPolicy::default(),
+        }
+    }
+}
+
+impl JobOptions {
+    /// Whether checkpoints are made without being asked for.
+    pub(crate) fn makes_checkpoints(&self) -> bool {
+        self.checkpoint_interval.is_some()
+            || self.checkpoint_every_rows.is_some()
+            || self.checkpoint_at_every_epoch
+    }
+}
+
+/// The components that a job is given.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    /// Processing time.
+    pub clock: Arc<dyn Clock>,
+    /// Where the job's state goes.
+    pub store: Arc<dyn StateStore>,
+    /// Where unusable records go.
+    pub dead_letters: Arc<dyn DeadLetterOffice>,
+}

@@ -1,0 +1,253 @@
+//! A chunk: up to a few thousand stored rows, their chain links and what is known of them.
+//!
+//! Rows keep their place in a chunk for ever. Small appends are kept as pieces and merged like
+//! the digits of a binary counter, so that one-row epochs cost a logarithm of copies rather than
+//! a batch each.
+
+use arrow::array::{Array, RecordBatch, UInt64Array};
+use arrow::compute::{concat_batches, max};
+use arrow::row::Rows;
+use millpond_core::time::timestamp_values;
+use millpond_core::{Result, Timestamp};
+
+use super::keys::{EncodedKeys, Keys};
+
+/// Rows of a chunk, at most, unless one append is larger. One chunk is what expiry drops.
+pub(super) const CHUNK_ROWS: usize = 8192;
+
+/// The place of a stored row; it stays valid until the row is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowId {
+    pub(super) chunk: u32,
+    pub(super) row: u32,
+}
+
+impl RowId {
+    /// The end of a chain.
+    pub(super) const NONE: RowId = RowId { chunk: u32::MAX, row: u32::MAX };
+}
+
+/// The row numbers (`_row`) of a chunk.
+#[derive(Debug, Clone)]
+pub(super) enum Numbers {
+    /// Consecutive, from this one.
+    From(u64),
+    /// As they were loaded.
+    Loaded(UInt64Array),
+}
+
+impl Numbers {
+    pub(super) fn slice(&self, start: usize, length: usize) -> UInt64Array {
+        match self {
+            Numbers::From(first) => {
+                let first = first + start as u64;
+                UInt64Array::from_iter_values(first..first + length as u64)
+            }
+            Numbers::Loaded(numbers) => numbers.slice(start, length),
+        }
+    }
+}
+
+/// Rows that are to be written or reported gone: a slice of a chunk, shared with it.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) rows: RecordBatch,
+    pub(super) numbers: Numbers,
+    /// Place of the first row in its chunk, by which `numbers` counts.
+    pub(super) start: usize,
+    /// Which rows are meant; `None`: all.
+    pub(super) keep: Option<Vec<bool>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pieces: Vec<RecordBatch>,
+    starts: Vec<usize>,
+    rows: usize,
+    bytes: usize,
+    numbers: Numbers,
+    /// Per row: the next row of the same key.
+    pub(super) next: Vec<RowId>,
+    /// Per row: its key, for keys that are not words.
+    keys: Option<Rows>,
+    /// Per row: a hash of all columns, if rows are taken back.
+    pub(super) fingerprints: Vec<u64>,
+    /// Which rows are gone; empty while none is.
+    dead: Vec<bool>,
+    /// Rows that were clean when they went, since the last freeze.
+    gone: Vec<u32>,
+    pub(super) live: usize,
+    pub(super) time_max: Timestamp,
+}
+
+impl Chunk {
+    pub(super) fn new(numbers: Numbers, keys: Option<Rows>) -> Self {
+        Self {
+            pieces: Vec::new(),
+            starts: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            numbers,
+            next: Vec::new(),
+            keys,
+            fingerprints: Vec::new(),
+            dead: Vec::new(),
+            gone: Vec::new(),
+            live: 0,
+            time_max: Timestamp::MIN,
+        }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(super) fn numbers(&self) -> &Numbers {
+        &self.numbers
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let keys = self.keys.as_ref().map_or(0, Rows::size);
+        self.bytes + keys + self.rows * (size_of::<RowId>() + size_of::<u64>())
+    }
+
+    pub(super) fn has_room(&self, rows: usize) -> bool {
+        self.rows + rows <= CHUNK_ROWS
+    }
+
+    /// Adds rows at the end, as yet unlinked.
+    pub(super) fn push(&mut self, rows: RecordBatch, keys: &Keys) -> Result<()> {
+        let count = rows.num_rows();
+        if let (Some(stored), EncodedKeys::Bytes(new)) = (&mut self.keys, &keys.encoded) {
+            new.iter().for_each(|key| stored.push(key));
+        }
+        self.next.resize(self.rows + count, RowId::NONE);
+        if !self.dead.is_empty() {
+            self.dead.resize(self.rows + count, false);
+        }
+        self.bytes += batch_bytes(&rows);
+        self.starts.push(self.rows);
+        self.pieces.push(rows);
+        self.rows += count;
+        self.live += count;
+        while self.pieces.len() > 1 && self.last_two_are_alike() {
+            self.merge_last(2)?;
+        }
+        Ok(())
+    }
+
+    fn last_two_are_alike(&self) -> bool {
+        let [.., before, last] = self.pieces.as_slice() else { return false };
+        last.num_rows() >= before.num_rows()
+    }
+
+    fn merge_last(&mut self, count: usize) -> Result<()> {
+        let from = self.pieces.len() - count;
+        let merged = concat_batches(&self.pieces[from].schema(), &self.pieces[from..])?;
+        self.bytes -= self.pieces[from..].iter().map(batch_bytes).sum::<usize>();
+        self.bytes += batch_bytes(&merged);
+        self.pieces.truncate(from);
+        self.starts.truncate(from + 1);
+        self.pieces.push(merged);
+        Ok(())
+    }
+
+    /// No more rows will come: one piece is enough.
+    pub(super) fn seal(&mut self) -> Result<()> {
+        if self.pieces.len() > 1 { self.merge_last(self.pieces.len()) } else { Ok(()) }
+    }
+
+    /// Remembers the largest time of `rows`, by which the chunk may expire.
+    pub(super) fn note_times(&mut self, rows: &RecordBatch, time_column: usize) -> Result<()> {
+        self.time_max = self.time_max.max(time_max(rows, time_column)?);
+        Ok(())
+    }
+
+    pub(super) fn key(&self, row: u32) -> &[u8] {
+        self.keys.as_ref().map_or(&[], |keys| keys.row(row as usize).data())
+    }
+
+    /// The piece that holds a row, and the row's place in it.
+    pub(super) fn locate(&self, row: u32) -> (usize, usize) {
+        let row = row as usize;
+        let piece = self.starts.partition_point(|start| *start <= row) - 1;
+        (piece, row - self.starts[piece])
+    }
+
+    pub(super) fn pieces(&self) -> &[RecordBatch] {
+        &self.pieces
+    }
+
+    pub(super) fn is_dead(&self, row: usize) -> bool {
+        !self.dead.is_empty() && self.dead[row]
+    }
+
+    /// Marks a row that its chain no longer leads to.
+    pub(super) fn bury(&mut self, row: u32) {
+        if self.dead.is_empty() {
+            self.dead.resize(self.rows, false);
+        }
+        self.dead[row as usize] = true;
+        self.live -= 1;
+    }
+
+    /// Remembers a buried row that the store knows; whether it is the first since the last freeze.
+    pub(super) fn report(&mut self, row: u32) -> bool {
+        self.gone.push(row);
+        self.gone.len() == 1
+    }
+
+    /// The live rows from `start` on.
+    pub(super) fn live_from(&self, start: usize) -> Vec<Slice> {
+        let alive = |row: usize| !self.is_dead(row);
+        self.slices(start, self.rows, (self.live < self.rows).then_some(&alive))
+    }
+
+    /// Takes the rows that the store knows and that are gone since the last freeze.
+    pub(super) fn take_gone(&mut self) -> Vec<Slice> {
+        let mut mask = vec![false; self.rows];
+        for row in self.gone.drain(..) {
+            mask[row as usize] = true;
+        }
+        self.slices(0, self.rows, Some(&|row| mask[row]))
+    }
+
+    pub(super) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    fn slices(&self, from: usize, to: usize, keep: Option<&dyn Fn(usize) -> bool>) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        for (piece, piece_start) in self.pieces.iter().zip(&self.starts) {
+            let start = from.max(*piece_start);
+            let end = to.min(piece_start + piece.num_rows());
+            if start < end {
+                slices.push(Slice {
+                    rows: piece.slice(start - piece_start, end - start),
+                    numbers: self.numbers.clone(),
+                    start,
+                    keep: keep.map(|keep| (start..end).map(keep).collect()),
+                });
+            }
+        }
+        slices
+    }
+}
+
+/// The largest time of a column; [`Timestamp::MIN`] if all are NULL.
+fn time_max(rows: &RecordBatch, column: usize) -> Result<Timestamp> {
+    let column = rows.column(column);
+    let (values, precision) = timestamp_values(column)?;
+    let largest = match column.nulls() {
+        None => values.iter().copied().max(),
+        nulls @ Some(_) => max(&arrow::array::Int64Array::new(values.to_vec().into(), nulls.cloned())),
+    };
+    Ok(largest.map_or(Timestamp::MIN, |value| precision.to_timestamp(value)))
+}
+
+fn batch_bytes(rows: &RecordBatch) -> usize {
+    let bytes = |column: &arrow::array::ArrayRef| {
+        column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size())
+    };
+    rows.columns().iter().map(bytes).sum()
+}
