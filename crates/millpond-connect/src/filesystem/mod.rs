@@ -37,3 +37,6 @@ pub(crate) fn open(spec: &TableSpec, options: &mut Options) -> Result<ConnectorT
     let sink = sink::open_sink(spec, options, path, format)?;
     Ok(ConnectorTable { source: Some(Arc::new(source)), sink: Some(sink), ..ConnectorTable::default() })
 }
+
+#[cfg(test)]
+mod tests;
