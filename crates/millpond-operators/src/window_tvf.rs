@@ -165,3 +165,81 @@ impl Operator for WindowTvf {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use arrow::array::{AsArray, TimestampMillisecondArray};
+    use arrow::datatypes::{DataType, Field, Schema, TimeUnit, TimestampMillisecondType};
+    use millpond_core::{KeyGroupRange, OperatorMetrics, RowKind, Timestamp};
+
+    use crate::window::{WindowKind, window_fields};
+
+    type Line = (RowKind, Timestamp, i64, i64, i64);
+
+    fn run(kind: WindowKind, times: Vec<Option<i64>>) -> (Vec<Line>, [u64; 3]) {
+        let time = DataType::Timestamp(TimeUnit::Millisecond, None);
+        let mut fields = vec![Arc::new(Field::new("ts", time.clone(), true))];
+        let input = Arc::new(Schema::new(fields.clone()));
+        fields.extend(window_fields(&time));
+        let window = WindowSpec { kind, offset: 0, time_zone: None };
+        let factory = WindowTvfFactory { window, time_column: 0, schema: Arc::new(Schema::new(fields)) };
+        let key_groups = KeyGroupRange::all(256);
+        let context = BuildContext { index: 0, parallelism: 1, max_parallelism: 256, key_groups };
+        let mut operator = factory.build(context).unwrap();
+        let mut ctx = OperatorContext::new(Arc::new(OperatorMetrics::default()));
+        let rows = times.len();
+        let column: ArrayRef = Arc::new(TimestampMillisecondArray::from(times));
+        let batch = RecordBatch::try_new(input, vec![column]).unwrap();
+        let mut batch = ChangelogBatch::with_kinds(batch, vec![RowKind::Delete; rows]);
+        batch.late = Some((0..rows as i64).map(Timestamp).collect());
+        let mut lines = Vec::new();
+        let mut progress = operator.process(&mut ctx, 0, batch).unwrap();
+        loop {
+            if let Some(out) = ctx.take_output() {
+                assert!(out.num_rows() <= BATCH_ROWS_MAX);
+                let time =
+                    |i: usize, row| out.rows.column(i).as_primitive::<TimestampMillisecondType>().value(row);
+                lines.extend(
+                    (0..out.num_rows()).map(|row| {
+                        (out.kind(row), out.late_tag(row), time(1, row), time(2, row), time(3, row))
+                    }),
+                );
+            }
+            if progress == Progress::Done {
+                break;
+            }
+            progress = operator.resume(&mut ctx).unwrap();
+        }
+        let metrics = &ctx.metrics;
+        (lines, [&metrics.accepted, &metrics.rejected, &metrics.filtered].map(|counter| counter.value()))
+    }
+
+    #[test]
+    fn each_row_comes_once_per_window_with_its_kind_and_tag() {
+        let hop = WindowKind::Hop { size: 10_000, slide: 5_000 };
+        let (lines, counts) = run(hop, vec![Some(-1), None, Some(7)]);
+        let d = RowKind::Delete;
+        assert_eq!(
+            lines,
+            [
+                (d, Timestamp(0), -10, 0, -1),
+                (d, Timestamp(0), -5, 5, 4),
+                (d, Timestamp(2), 0, 10, 9),
+                (d, Timestamp(2), 5, 15, 14),
+            ]
+        );
+        assert_eq!(counts, [2, 1, 0]);
+        let gaps = WindowKind::Hop { size: 2_000, slide: 5_000 };
+        assert_eq!(run(gaps, vec![Some(1), Some(3)]).1, [1, 0, 1]);
+    }
+
+    #[test]
+    fn a_row_in_many_windows_comes_in_bounded_batches() {
+        let hop = WindowKind::Hop { size: 20_000_000, slide: 1_000 };
+        let (lines, counts) = run(hop, vec![Some(0), Some(1)]);
+        assert_eq!((lines.len(), counts), (40_000, [2, 0, 0]));
+    }
+}

@@ -133,6 +133,27 @@ pub struct ViewEntry {
 }
 
 impl Catalog {
+    /// Adds a bounded table whose rows are given when a batch is run.
+    pub fn add_rows(&mut self, name: &str, schema: SchemaRef) {
+        let column = |(index, field): (usize, &arrow::datatypes::FieldRef)| TableColumn {
+            name: field.name().clone(),
+            data_type: field.data_type().clone(),
+            nullable: field.is_nullable(),
+            kind: TableColumnKind::Physical { index },
+            comment: None,
+        };
+        let bound = BoundTable {
+            name: name.into(),
+            columns: schema.fields().iter().enumerate().map(column).collect(),
+            connector_schema: Arc::clone(&schema),
+            schema,
+            primary_key: Vec::new(),
+            watermark: None,
+        };
+        let source = Some(ChangelogMode::Append);
+        self.add_table(bound, TableFacts { bounded: true, source, sink: None, max_future: None });
+    }
+
     /// Adds a table; `false` if the name is taken.
     pub fn add_table(&mut self, bound: BoundTable, facts: TableFacts) -> bool {
         let name = bound.name.clone();

@@ -16,6 +16,7 @@ pub mod column;
 pub mod key_index;
 pub mod keyed_rows;
 pub mod multimap_table;
+pub mod reader;
 pub mod store;
 pub mod table;
 pub mod value_table;
@@ -25,6 +26,7 @@ pub use column::{StateColumn, StateValues};
 pub use key_index::{KeyIndex, NO_SLOT};
 pub use keyed_rows::KeyedRows;
 pub use multimap_table::{MultimapSpec, MultimapTable};
+pub use reader::SnapshotReader;
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
     StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,

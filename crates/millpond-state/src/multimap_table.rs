@@ -9,7 +9,8 @@
 //!                            └──────────────────▶│ row  │──next▶│ row  │
 //!                                                └──────┘       └──────┘
 //!
-//! Invariants: a row is in exactly one chain or dead; a chain holds rows of one key, oldest first;
+//! Invariants: a row is in exactly one chain or dead; a chain holds rows of one key, oldest first
+//! (rows moved out of a sparse chunk count as new);
 //! rows before `dirty_from` are known to the store, the others are not; (key, `_row`) names a row
 //! for ever: numbers go on above the largest one loaded, and equal numbers of two tasks belong to
 //! different keys.
@@ -19,7 +20,7 @@ mod keys;
 mod persisted;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
-use arrow::compute::{interleave, take};
+use arrow::compute::{interleave, take, take_record_batch};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::row::{RowConverter, SortField};
 use hashbrown::HashTable;
@@ -100,7 +101,7 @@ impl Default for ProbeCursor {
 pub struct Pairs {
     /// Indices of probing rows, ascending.
     pub probing: Vec<u32>,
-    /// Stored rows, oldest first for each probing row.
+    /// Stored rows of each probing row's key.
     pub stored: Vec<RowId>,
 }
 
@@ -159,9 +160,12 @@ impl MultimapTable {
         if rows.num_rows() == 0 {
             return Ok(());
         }
+        let before = self.chunks.len();
         let chunk = self.chunk_for(rows.num_rows())?;
         self.next_number += rows.num_rows() as u64;
-        self.fill(chunk, rows, keys)
+        self.fill(chunk, rows, keys)?;
+        let sealed = (chunk as usize == before).then(|| chunk.checked_sub(1)).flatten();
+        sealed.map_or(Ok(()), |sealed| self.vacate_if_sparse(sealed))
     }
 
     /// The chunk that takes `rows` more rows, as `_row` continues.
@@ -314,7 +318,21 @@ impl MultimapTable {
         self.unlink(keys.hashes[row], before, at);
         self.bury(at);
         self.drop_chunk_if_dead(at.chunk);
-        Ok(())
+        self.vacate_if_sparse(at.chunk)
+    }
+
+    /// Moves the last rows of a chunk to the end, under new numbers, so that memory follows the
+    /// live rows: a few that stay must not hold the many that went.
+    fn vacate_if_sparse(&mut self, chunk: u32) -> Result<()> {
+        const SPARSE: usize = 8;
+        let last = chunk as usize + 1 == self.chunks.len();
+        match &self.chunks[chunk as usize] {
+            Some(sparse) if !last && sparse.live * SPARSE < sparse.rows() => {}
+            Some(_) | None => return Ok(()),
+        }
+        let rows = self.clear_chunk(chunk)?;
+        let keys = self.keys(&rows, None)?;
+        self.append(rows, &keys)
     }
 
     /// Takes a row, which follows `before`, out of its chain.
@@ -366,26 +384,28 @@ impl MultimapTable {
             (0..self.chunks.len() as u32).filter(|i| old(&self.chunks[*i as usize])).collect();
         let before = self.live;
         for chunk in expired {
-            self.expire_chunk(chunk)?;
+            self.clear_chunk(chunk)?;
         }
         Ok(before - self.live)
     }
 
-    fn expire_chunk(&mut self, chunk: u32) -> Result<()> {
-        let expired = self.chunks[chunk as usize].as_mut().expect("an expired chunk is there");
-        expired.seal()?;
-        let rows = expired.pieces()[0].clone();
-        let keys = self.keys(&rows, None)?;
-        for row in 0..rows.num_rows() {
+    /// Takes all rows out of a chunk and drops it; answers the rows that were live.
+    fn clear_chunk(&mut self, chunk: u32) -> Result<RecordBatch> {
+        let cleared = self.chunks[chunk as usize].as_mut().expect("a chunk to clear is there");
+        cleared.seal()?;
+        let rows = cleared.pieces()[0].clone();
+        let live: Vec<usize> = (0..rows.num_rows()).filter(|row| !cleared.is_dead(*row)).collect();
+        let live_rows =
+            take_record_batch(&rows, &UInt32Array::from_iter_values(live.iter().map(|row| *row as u32)))?;
+        let keys = self.keys(&live_rows, None)?;
+        for (i, row) in live.into_iter().enumerate() {
             let id = RowId { chunk, row: row as u32 };
-            if !chunk_of(&self.chunks, id).is_dead(row) {
-                let before = self.before(&keys, row, id);
-                self.unlink(keys.hashes[row], before, id);
-                self.bury(id);
-            }
+            let before = self.before(&keys, i, id);
+            self.unlink(keys.hashes[i], before, id);
+            self.bury(id);
         }
         self.drop_chunk_if_dead(chunk);
-        Ok(())
+        Ok(live_rows)
     }
 
     /// The row before `id` in its chain: usually none, since the oldest rows expire first.

@@ -361,6 +361,14 @@ pub(crate) fn read_part(def: &TableDef, content: Bytes, range: KeyGroupRange) ->
     reader.map(|batch| decode(&schema, &batch.map_err(|error| undecodable(error.to_string()))?)).collect()
 }
 
+/// The table's columns as a part has them.
+pub(crate) fn table_columns(content: Bytes) -> Result<SchemaRef> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(content)
+        .map_err(|e| Error::corrupt(format!("a part of a state table cannot be decoded: {e}")))?;
+    let fields: Vec<_> = builder.schema().fields().iter().skip(FIRST).cloned().collect();
+    Ok(std::sync::Arc::new(Schema::new(fields)))
+}
+
 fn check_columns(def: &TableDef, found: &Schema) -> Result<()> {
     let describe = |schema: &Schema| -> Vec<String> {
         schema

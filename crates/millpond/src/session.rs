@@ -432,9 +432,20 @@ impl Session {
 
     /// Answers a query by batch execution over the whole bounded input.
     async fn select_in_batch(&self, query: &sqlparser::ast::Query) -> Result<Rows> {
-        let planner = self.planner()?;
-        let mut tables = TableRows::new();
+        self.answer_in_batch(&self.planner()?, query, TableRows::new()).await
+    }
+
+    /// As [`Session::select_in_batch`], with rows of some tables given.
+    pub(crate) async fn answer_in_batch(
+        &self,
+        planner: &Planner,
+        query: &sqlparser::ast::Query,
+        mut tables: TableRows,
+    ) -> Result<Rows> {
         for table in planner.tables_read(query)? {
+            if tables.contains_key(&table) {
+                continue;
+            }
             let scan = planner.plan_scan(&table)?;
             if !scan.bounded {
                 return Err(Error::invalid(format!("table {table:?} is unbounded and cannot be read in batch")));

@@ -153,9 +153,12 @@ fn random_rows(random: &mut Random, count: usize, first: i64) -> Vec<Row> {
 
 /// Nested loops.
 fn reference(left: &[Row], right: &[Row], accept: impl Fn(&Row, &Row) -> bool) -> BTreeMap<(i64, i64), i64> {
+    let mut by_key: BTreeMap<i64, Vec<&Row>> = BTreeMap::new();
+    right.iter().for_each(|r| by_key.entry(r.0.unwrap_or(i64::MIN)).or_default().push(r));
     let mut pairs = BTreeMap::new();
     for l in left {
-        for r in right.iter().filter(|r| l.0.is_some() && l.0 == r.0 && accept(l, r)) {
+        let candidates = l.0.and_then(|key| by_key.get(&key)).into_iter().flatten();
+        for r in candidates.filter(|r| accept(l, r)) {
             *pairs.entry((l.1, r.1)).or_default() += 1;
         }
     }
@@ -357,7 +360,7 @@ fn interval_factory() -> JoinFactory {
 #[test]
 fn an_interval_join_is_exact_over_accepted_rows_and_bounded() {
     let factory = interval_factory();
-    for seed in 0..10 {
+    for seed in 0..3 {
         let mut random = Random::seeded(seed);
         let mut run = Run::new(&factory);
         let mut stored = [Stored::default(), Stored::default()];
@@ -368,18 +371,15 @@ fn an_interval_join_is_exact_over_accepted_rows_and_bounded() {
             let watermark = epoch * 40 - 100;
             for input in 0..2 {
                 let row = |_| {
-                    (Some(random.below(3) as i64 + 1), epoch, epoch * 40 + random.below(300) as i64 - 200)
+                    (Some(random.below(20) as i64 + 1), epoch, epoch * 40 + random.below(300) as i64 - 200)
                 };
                 let batch: Vec<Row> = (0..50).map(row).collect();
-                // The one split's watermark before each row, here the one in force.
-                let tags: Vec<Timestamp> = batch
-                    .iter()
-                    .map(|r| {
-                        Timestamp::from_millis(if r.2 <= watermark { watermark } else { i64::MIN / 1000 })
-                    })
-                    .collect();
-                let tags: Vec<Timestamp> =
-                    tags.into_iter().map(|t| if t.0 < -1_000_000_000 { Timestamp::MIN } else { t }).collect();
+                // The tag of a source with one split whose watermark is the one in force.
+                let tag = |row: &Row| match row.2 <= watermark {
+                    true => Timestamp::from_millis(watermark),
+                    false => Timestamp::MIN,
+                };
+                let tags: Vec<Timestamp> = batch.iter().map(tag).collect();
                 accepted[input]
                     .extend(batch.iter().filter(|r| r.2 > watermark || r.2 + slack[input] > watermark));
                 let mut changes = ChangelogBatch::append(rows(&batch));

@@ -174,6 +174,24 @@ fn chunks_expire_whole_and_are_reported() {
 }
 
 #[test]
+fn a_few_rows_do_not_hold_the_chunks_of_many() {
+    let mut table = MultimapTable::new(spec()).unwrap();
+    let mut stored = BTreeMap::new();
+    for round in 0..6 {
+        let rows: Vec<Row> = (0..8000).map(|v| (v, round, 0)).collect();
+        append(&mut table, &rows);
+        persist(&mut stored, &table.freeze().unwrap().into_delta().unwrap());
+        remove(&mut table, &rows[1..]).unwrap();
+    }
+    let mut kept = values(&mut table, 0, 9);
+    kept.sort_unstable();
+    assert_eq!(kept, (0..6).collect::<Vec<i64>>());
+    assert!(table.chunks.iter().flatten().count() <= 2);
+    persist(&mut stored, &table.freeze().unwrap().into_delta().unwrap());
+    assert_eq!(stored.len(), 6, "moved rows are stored under new numbers only");
+}
+
+#[test]
 fn an_unknown_row_cannot_be_taken_back() {
     let mut table = MultimapTable::new(spec()).unwrap();
     append(&mut table, &[(1, 1, 0)]);
