@@ -129,7 +129,7 @@ pub struct ViewEntry {
     /// New names of its columns; empty to keep the query's.
     pub columns: Vec<String>,
     /// The query.
-    pub query: ast::Query,
+    pub query: Box<ast::Query>,
 }
 
 impl Catalog {
