@@ -29,6 +29,7 @@ use sqlparser::ast;
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
 use crate::plan_error::{carried, from_datafusion, nearest, unknown_function};
+use crate::select_names::distinctly_named;
 use crate::sql_type::SqlTypes;
 use crate::{aggregate_function, scalar_function, window_relation};
 
@@ -148,7 +149,7 @@ impl<'a> Binder<'a> {
 
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
-        let statement = ast::Statement::Query(Box::new(query.clone()));
+        let statement = ast::Statement::Query(Box::new(distinctly_named(query.clone())));
         SqlToRel::new(self)
             .sql_statement_to_plan(statement)
             .map_err(|error| self.suggested(from_datafusion(error)))

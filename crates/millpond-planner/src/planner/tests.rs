@@ -44,7 +44,7 @@ fn explain(planner: &mut Planner, statement: &Statement, kind: ExplainKind) -> R
         Statement::CreateView(view) => {
             planner.check_view(view)?;
             let columns = view.columns.iter().map(|column| column.value.clone()).collect();
-            let entry = ViewEntry { name: view.name.value.clone(), columns, query: (*view.query).clone() };
+            let entry = ViewEntry { name: view.name.value.clone(), columns, query: view.query.clone() };
             assert!(planner.catalog.add_view(entry));
             Ok(String::new())
         }
@@ -159,14 +159,17 @@ fn answer(sql: &str) -> String {
     for parsed in parse(&format!("{table}{sql}")).unwrap() {
         match &parsed.statement {
             Statement::Query { query, .. } => {
-                let rows =
-                    futures::executor::block_on(planner.run_batch(query, &bids(&planner), Timestamp(0)));
+                let rows = runtime().block_on(planner.run_batch(query, &bids(&planner), Timestamp(0)));
                 answer = pretty_format_batches(&rows.unwrap()).unwrap().to_string();
             }
             other => drop(explain(&mut planner, other, ExplainKind::Plan).unwrap()),
         }
     }
     answer
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
 fn bids(planner: &Planner) -> TableRows {
@@ -212,6 +215,13 @@ fn windows_are_assigned_in_a_batch() {
          | 1969-12-31T23:59:50 | 1 |\n| 1970-01-01T00:00:00 | 2 |\n| 1970-01-01T00:00:10 | 1 |\n\
          +---------------------+---+"
     );
+}
+
+#[test]
+fn columns_of_one_name_are_numbered() {
+    let answer =
+        answer("SELECT a.price, b.price, a.auction % 2, a.auction % 2 FROM bid a JOIN bid b ON a.ts = b.ts");
+    assert!(answer.contains("| price | price0 |"), "{answer}");
 }
 
 #[test]
