@@ -31,8 +31,8 @@ pub(crate) async fn follow(job: &Job, shown: bool) -> millpond::Result<()> {
 fn draw(bar: &ProgressBar, job: &Job) {
     let metrics = job.metrics();
     bar.set_position(metrics.rows_read());
-    let watermark = metrics.watermark.map(|watermark| format!("watermark {watermark}"));
-    let checkpoint = metrics.last_checkpoint.map(|id| format!("checkpoint {id}"));
+    let watermark = metrics.watermark().map(|watermark| format!("watermark {watermark}"));
+    let checkpoint = metrics.last_checkpoint.map(|report| format!("checkpoint {}", report.checkpoint));
     let parts: Vec<String> = [Some(job.name().to_string()), watermark, checkpoint].into_iter().flatten().collect();
     bar.set_message(parts.join("  "));
 }

@@ -35,8 +35,11 @@ impl Options {
     /// A text that must be given.
     pub fn require(&mut self, key: &str) -> Result<String> {
         self.text(key).ok_or_else(|| {
-            Error::invalid(format!("table {:?} lacks the option '{key}'", self.table))
-                .with_hint(format!("add '{key}' = '…' to WITH (…)"))
+            let error = Error::invalid(format!("table {:?} lacks the option '{key}'", self.table));
+            match self.left.keys().find(|given| strsim::damerau_levenshtein(given, key) <= 2) {
+                Some(given) => error.with_hint(format!("there is '{given}': did you mean '{key}'?")),
+                None => error.with_hint(format!("add '{key}' = '…' to WITH (…)")),
+            }
         })
     }
     /// A value read by a parser; the error names table and key.

@@ -150,8 +150,10 @@ impl EpochGate {
         granted as usize
     }
 
-    /// Of `granted` rows, `delivered` were read. The first rows of an epoch fix its time.
-    pub(crate) fn settle(&self, epoch: Epoch, granted: usize, delivered: usize, now: Timestamp) {
+    /// Of `granted` rows, `delivered` were read. The first rows of an epoch fix its time. Answers
+    /// whether the clock must look: the epoch has its first rows, or its last.
+    #[must_use]
+    pub(crate) fn settle(&self, epoch: Epoch, granted: usize, delivered: usize, now: Timestamp) -> bool {
         if delivered > 0 {
             self.time(epoch, now);
         }
@@ -159,13 +161,16 @@ impl EpochGate {
         epochs.rows += delivered as u64;
         let open = epochs.open.entry(epoch).or_default();
         open.delivered += delivered as u64;
+        let is_first = delivered > 0 && !open.news;
         open.news |= delivered > 0;
+        let is_full = self.rows_max.is_some_and(|rows_max| open.delivered >= rows_max);
         let unused = granted.saturating_sub(delivered) as u64;
         open.granted = open.granted.saturating_sub(unused);
         drop(epochs);
         if unused > 0 && self.rows_max.is_some() {
             self.refunded.notify_waiters();
         }
+        is_first || is_full
     }
 
     /// Something other than rows makes the epoch worth closing: a watermark moves.
@@ -397,11 +402,11 @@ mod tests {
         let gate = EpochGate::new(Some(10));
         let (first, now) = (Epoch(1), Timestamp(5));
         assert_eq!((gate.grant(first, 8), gate.grant(first, 8), gate.grant(first, 8)), (8, 2, 0));
-        gate.settle(first, 8, 3, now);
+        assert!(gate.settle(first, 8, 3, now), "the first rows");
         assert_eq!(gate.facts(first), EpochFacts { opened_at: Some(now), full: false });
         assert_eq!(gate.grant(first, 8), 5);
-        gate.settle(first, 5, 5, now);
-        gate.settle(first, 2, 2, now);
+        assert!(!gate.settle(first, 5, 5, now));
+        assert!(gate.settle(first, 2, 2, now), "the last rows");
         assert!(gate.facts(first).full);
         assert_eq!(gate.grant(Epoch(2), 8), 8, "the next epoch has its own");
         assert_eq!(gate.rows(), 10);

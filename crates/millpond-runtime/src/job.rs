@@ -44,6 +44,19 @@ pub enum JobStatus {
     Cancelled,
 }
 
+impl std::fmt::Display for JobStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            JobStatus::Created => "created",
+            JobStatus::Running => "running",
+            JobStatus::Finished => "finished",
+            JobStatus::Failed(_) => "failed",
+            JobStatus::Stopped => "stopped",
+            JobStatus::Cancelled => "cancelled",
+        })
+    }
+}
+
 impl JobStatus {
     /// Whether nothing runs any more.
     pub fn is_terminal(&self) -> bool {

@@ -127,7 +127,7 @@ pub(crate) struct SourceParts {
 
 impl SourceTask {
     pub(crate) fn new(parts: SourceParts, body: TaskBody) -> Self {
-        Self {
+        let mut task = Self {
             node: parts.node,
             index: parts.index,
             parallelism: parts.parallelism,
@@ -146,7 +146,11 @@ impl SourceTask {
             turn: 0,
             asked: None,
             outlook: Outlook { watermark: parts.watermark, idle: false },
-        }
+        };
+        // Before the first order: a barrier that came earlier would snapshot a source without
+        // splits, and a restore would lose them.
+        task.take_splits();
+        task
     }
 
     /// Reads until the clock ends the job.
@@ -248,6 +252,16 @@ impl SourceTask {
             let context = self.body.context();
             discoverer.look(context.clock.now(), self.asked, &context.background).await?;
         }
+        self.take_splits();
+        while self.open.len() < OPEN_SPLITS_MAX
+            && let Some(state) = self.unread.pop_front()
+        {
+            self.open_split(state).await?;
+        }
+        Ok(())
+    }
+
+    fn take_splits(&mut self) {
         let discovered = self.discovered.borrow_and_update().clone();
         if discovered.splits.len() > self.seen {
             let mine = discovered.of_task(self.index, self.parallelism, self.seen);
@@ -256,12 +270,6 @@ impl SourceTask {
             self.unread.extend(unread);
             self.seen = discovered.splits.len();
         }
-        while self.open.len() < OPEN_SPLITS_MAX
-            && let Some(state) = self.unread.pop_front()
-        {
-            self.open_split(state).await?;
-        }
-        Ok(())
     }
 
     async fn open_split(&mut self, state: SplitState) -> Result<()> {
@@ -309,7 +317,10 @@ impl SourceTask {
             SourcePoll::NotYet { .. } | SourcePoll::End => 0,
         };
         let now = self.now();
-        self.body.context().gate.settle(self.body.epoch(), granted, rows, now);
+        let context = self.body.context();
+        if context.gate.settle(self.body.epoch(), granted, rows, now) {
+            context.signals.ring();
+        }
         match poll {
             SourcePoll::Rows(batch) => self.send(at, batch, now).await,
             SourcePoll::NotYet { retry_at } => {

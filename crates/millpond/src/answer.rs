@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array};
+use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use millpond_core::{ChangelogBatch, Element, Error, Result};
@@ -50,14 +50,6 @@ impl Rows {
         let columns: Vec<ArrayRef> = (0..names.len()).map(column).collect();
         let schema = Arc::new(Schema::new(fields));
         let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns are built from the schema");
-        Self { schema, batches: vec![batch] }
-    }
-
-    /// One row with one number.
-    pub(crate) fn of_number(name: &str, value: i64) -> Self {
-        let schema = Arc::new(Schema::new(vec![Field::new(name, DataType::Int64, false)]));
-        let column: ArrayRef = Arc::new(Int64Array::from(vec![value]));
-        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![column]).expect("one column of one row");
         Self { schema, batches: vec![batch] }
     }
 }
@@ -148,7 +140,7 @@ impl Changes {
 
     /// All rows of a bounded query: the folded changes, presented.
     pub(crate) async fn fold(mut self, presentation: &Presentation) -> Result<Rows> {
-        let mut fold = ChangelogFold::new(Arc::clone(&self.schema))?;
+        let mut fold = ChangelogFold::new(Arc::clone(&self.schema));
         while let Some(epoch) = self.next().await? {
             for batch in &epoch {
                 fold.add(batch)?;

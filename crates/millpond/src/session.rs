@@ -197,7 +197,7 @@ impl Session {
         let view = ViewEntry {
             name: create.name.value.clone(),
             columns: create.columns.iter().map(|column| column.value.clone()).collect(),
-            query: (*create.query).clone(),
+            query: create.query.clone(),
         };
         let mut state = self.engine.state();
         state.definitions.insert(view.name.clone(), normalise(text));

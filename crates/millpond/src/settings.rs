@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use millpond_connect::options::nearest;
 use millpond_core::limits::{BATCH_ROWS_MAX, MAX_PARALLELISM_DEFAULT};
-use millpond_core::quantity::{format_duration, parse_duration, parse_size};
+use millpond_core::quantity::{format_duration, parse_duration};
 use millpond_core::{BadRows, Error, Result};
 use millpond_state::{Backend, Verify};
 
@@ -30,7 +30,6 @@ pub struct SettingRow {
 #[derive(Debug, Clone, Copy)]
 enum Check {
     Duration,
-    Size,
     Number(u64, u64),
     Flag,
     Words(&'static [(&'static str, &'static str)]),
@@ -241,7 +240,6 @@ impl Check {
     fn canonical(self, text: &str) -> Result<String> {
         match self {
             Check::Duration => Ok(format_duration(parse_duration(text)?)),
-            Check::Size => Ok(parse_size(text)?.to_string()),
             Check::Number(min, max) => match text.trim().parse::<u64>() {
                 Ok(number) if (min..=max).contains(&number) => Ok(number.to_string()),
                 _ => Err(Error::invalid(format!("{text:?} is not a whole number between {min} and {max}"))),

@@ -35,9 +35,6 @@ use crate::options::Options;
 use part::{Encoding, FinishedPart, OpenPart, PartNames};
 use partition::Partitioning;
 
-/// The options that concern writing only.
-pub(crate) const OPTIONS: &[&str] = &["sink.rolling-policy.file-size", "compression"];
-
 /// Parts that a writer holds open at once: each has a file handle and a buffer. When a further
 /// partition comes, the largest part is closed; its partition goes on in a new one.
 const OPEN_PARTS_MAX: usize = 64;

@@ -76,10 +76,7 @@ async fn crashes_lose_nothing_and_double_nothing() {
         let mut store = FakeStore::new();
         for _ in 0..1 + random.below(3) {
             let job = start(torture_graph(&source, &sink, &mut random), torture_options(&mut random), &store);
-            for _ in 0..random.below(400) {
-                tokio::task::yield_now().await;
-            }
-            job.crash().await;
+            crash_after(&job, random.below(60), random.below(40)).await;
             let visible = sink.visible().len();
             crashed_midway += usize::from(0 < visible && visible < expected.len());
             store = store.reopen();
@@ -90,6 +87,17 @@ async fn crashes_lose_nothing_and_double_nothing() {
         assert_eq!(sink.prepared(), 0, "seed {seed}");
     }
     assert!(crashed_midway > 10, "only {crashed_midway} crashes met a job half-way");
+}
+
+/// Crashes a job when so many epochs have passed, and a little later.
+async fn crash_after(job: &JobHandle, epochs: u64, later: u64) {
+    while job.metrics().epoch.0 < epochs && !job.status().is_terminal() {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..later {
+        tokio::task::yield_now().await;
+    }
+    job.crash().await;
 }
 
 fn torture_graph(source: &Arc<FakeSource>, sink: &Arc<FakeSink>, random: &mut Random) -> JobGraph {

@@ -249,6 +249,18 @@ fn ranges_of_key_groups_share_out_the_rows() {
 }
 
 #[test]
+fn row_groups_outside_the_range_are_not_decoded() {
+    let def = numbers();
+    let keys: Vec<i64> = (0..3 * ROW_GROUP_ROWS as i64).collect();
+    let rows = part(&def, &delta(&def, &[&keys, &keys], &[&[]], None), true);
+    let last = KeyGroupRange { start: GROUPS - 1, end: GROUPS };
+    let read = through_file(&def, &rows, last).unwrap();
+    assert_eq!(read.rows(), ROW_GROUP_ROWS as u64);
+    let (read, all) = (restrict(read, last), restrict(rows, last));
+    assert_eq!(sorted_ints(&def, &read), sorted_ints(&def, &all));
+}
+
+#[test]
 fn a_changed_table_is_refused() {
     let rows = part(&numbers(), &delta(&numbers(), &[&[1], &[2]], &[&[]], None), true);
     let folder = tempfile::tempdir().unwrap();

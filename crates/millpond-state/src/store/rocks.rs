@@ -37,7 +37,7 @@ struct Reading {
 
 #[derive(Debug)]
 struct Working {
-    /// `None` when it could not even be created; then there are no native checkpoints.
+    /// `None` when it failed: no native checkpoints until the next start.
     rocks: Option<Rocks>,
     tables: HashMap<TableAddress, NativeTable>,
 }
@@ -99,8 +99,9 @@ impl RocksStore {
         match rocks.ingest(&ingest) {
             Ok(()) => table.learn(rows),
             Err(error) => {
-                tracing::warn!(%error, "rocksdb did not take a delta; its files are made anew");
-                self.distrust(&mut working);
+                // What it has is incomplete now; the next start makes it anew.
+                tracing::warn!(%error, "rocksdb did not take a delta; continuing with parquet alone");
+                working.rocks = None;
             }
         }
     }
@@ -155,7 +156,10 @@ impl RocksStore {
                 tracing::warn!(%error, table = def.name, "native files are damaged; reading parquet");
                 let unusable = Reading { checkpoint: checkpoint.checkpoint, snapshot: None };
                 *lock(&self.reading) = Some(Arc::new(unusable));
-                self.distrust(&mut lock(&self.working));
+                let mut working = lock(&self.working);
+                if working.rocks.is_some() {
+                    self.distrust(&mut working);
+                }
                 None
             }
         }
@@ -301,7 +305,8 @@ impl StateStore for RocksStore {
     }
     fn needs_base(&self, uid: &OperatorUid, table: &str, task: usize) -> bool {
         let address = TableAddress { uid: uid.clone(), table: table.into(), task };
-        let stale = lock(&self.working).tables.get(&address).is_some_and(|table| table.stale);
+        let working = lock(&self.working);
+        let stale = working.rocks.is_some() && working.tables.get(&address).is_some_and(|table| table.stale);
         stale || self.parquet.needs_base(uid, table, task)
     }
 }
