@@ -38,6 +38,8 @@ pub(crate) struct Chooser<'a> {
     /// Nodes by what they compute.
     known: HashMap<String, NodeId>,
     uids: HashMap<String, usize>,
+    /// What the Calcs of the plan compute, so that one on top of another becomes one.
+    calcs: HashMap<NodeId, calc::Calc>,
     /// Per table, the columns that any of the queries reads: each table is read once.
     reads: HashMap<String, BTreeSet<usize>>,
 }
@@ -94,13 +96,14 @@ impl<'a> Chooser<'a> {
             facts: Vec::new(),
             known: HashMap::new(),
             uids: HashMap::new(),
+            calcs: HashMap::new(),
             reads,
         })
     }
 
     /// The finished plan.
     pub(crate) fn finish(self) -> StreamPlan {
-        self.plan
+        without_orphans(self.plan)
     }
 
     /// Chooses the operators of a logical plan; gives the last one.
@@ -261,6 +264,24 @@ impl NodeKind {
             NodeKind::Client => "Client",
         }
     }
+}
+
+/// The plan without nodes that nothing reads: those that have been merged with their consumers.
+fn without_orphans(plan: StreamPlan) -> StreamPlan {
+    let mut kept = vec![false; plan.nodes.len()];
+    for id in (0..plan.nodes.len()).rev() {
+        let node = &plan.nodes[id];
+        kept[id] |= matches!(node.kind, NodeKind::Sink(_) | NodeKind::Client);
+        if kept[id] {
+            node.inputs.iter().for_each(|input| kept[*input] = true);
+        }
+    }
+    let place = |id: NodeId| kept[..id].iter().filter(|kept| **kept).count();
+    let nodes = plan.nodes.into_iter().enumerate().filter(|(id, _)| kept[*id]).map(|(_, mut node)| {
+        node.inputs.iter_mut().for_each(|input| *input = place(*input));
+        node
+    });
+    StreamPlan { nodes: nodes.collect() }
 }
 
 /// `WindowAggregate` as `window-aggregate`.

@@ -11,6 +11,7 @@ use std::fmt::Write;
 
 use millpond_core::Result;
 
+use crate::catalog::Catalog;
 use crate::planner::Planner;
 use crate::statement::ExplainKind;
 use crate::stream_plan::{NodeId, NodeKind, StateBound, StreamNode, StreamPlan};
@@ -18,7 +19,14 @@ use crate::stream_plan::{NodeId, NodeKind, StateBound, StreamNode, StreamPlan};
 impl Planner {
     /// The plan as text. `parallelism` is shown beside each exchange.
     pub fn explain(&self, plan: &StreamPlan, kind: ExplainKind, parallelism: usize) -> Result<String> {
-        let mut tree = Tree { plan, kind, parallelism, drawn: HashSet::new(), text: String::new() };
+        let mut tree = Tree {
+            catalog: &self.catalog,
+            plan,
+            kind,
+            parallelism,
+            drawn: HashSet::new(),
+            text: String::new(),
+        };
         for root in roots(plan) {
             tree.draw(root, "", "")?;
         }
@@ -33,6 +41,7 @@ fn roots(plan: &StreamPlan) -> impl Iterator<Item = NodeId> {
 }
 
 struct Tree<'a> {
+    catalog: &'a Catalog,
     plan: &'a StreamPlan,
     kind: ExplainKind,
     parallelism: usize,
@@ -67,8 +76,9 @@ impl Tree<'_> {
         match &node.kind {
             NodeKind::Source { table, event_time, .. } => {
                 let columns = names(node, 0..node.schema.fields().len());
-                let watermark = event_time.watermark.as_ref();
-                let watermark = watermark.map_or(String::new(), |w| format!(" watermark={}", w.watermark));
+                let text = self.watermark(table).unwrap_or_default();
+                let watermark =
+                    event_time.watermark.as_ref().map_or(String::new(), |_| format!(" watermark={text}"));
                 format!("Source {table} columns=[{columns}]{watermark}")
             }
             NodeKind::Operator(factory) => format!("{} {}", factory.name(), factory.describe()),
@@ -79,6 +89,12 @@ impl Tree<'_> {
             NodeKind::Sink(target) => format!("Sink {}", target.table),
             NodeKind::Client => format!("Client columns=[{}]", names(node, 0..node.schema.fields().len())),
         }
+    }
+
+    /// The WATERMARK expression of a table, as the user wrote it.
+    fn watermark(&self, table: &str) -> Option<&str> {
+        let table = self.catalog.resolve_table(table).ok()?;
+        table.bound.watermark.as_ref().map(|watermark| watermark.text.as_str())
     }
 
     fn facts(&self, node: &StreamNode) -> String {

@@ -20,6 +20,7 @@ mod plan_error;
 pub mod planner;
 mod properties;
 mod scalar_function;
+mod select_names;
 mod session;
 pub mod sql_type;
 pub mod statement;

@@ -1,6 +1,7 @@
 //! Optimisation of logical plans with the stock rules that are right for streams.
 //!
-//! Left out: pushing limits down (wrong with updates), splitting distinct aggregates (doubles
+//! Left out: pushing limits down (wrong with updates), making semi joins of inner ones whose right
+//! side is unique (the operator for inner joins is bounded by windows), splitting distinct aggregates (doubles
 //! state and retractions), merging unions by predicate (loses the branch), leaf projections
 //! (hides patterns from the choice of operators).
 
@@ -18,7 +19,6 @@ use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
 use datafusion::optimizer::eliminate_duplicated_expr::EliminateDuplicatedExpr;
 use datafusion::optimizer::eliminate_filter::EliminateFilter;
 use datafusion::optimizer::eliminate_group_by_constant::EliminateGroupByConstant;
-use datafusion::optimizer::eliminate_join::EliminateJoin;
 use datafusion::optimizer::eliminate_outer_join::EliminateOuterJoin;
 use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion::optimizer::filter_null_join_keys::FilterNullJoinKeys;
@@ -50,7 +50,6 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(OptimizeUnions::new()),
         Arc::new(SimplifyExpressions::new()),
         Arc::new(ReplaceDistinctWithAggregate::new()),
-        Arc::new(EliminateJoin::new()),
         Arc::new(DecorrelatePredicateSubquery::new()),
         Arc::new(ScalarSubqueryToJoin::new()),
         Arc::new(DecorrelateLateralJoin::new()),

@@ -41,7 +41,13 @@ pub(crate) fn all() -> Vec<ScalarUDF> {
         ("second", "second"),
     ];
     let parts = parts.map(|(name, part)| DatePart { name, part, signature: any(1) });
-    markers.into_iter().map(ScalarUDF::from).chain(parts.into_iter().map(ScalarUDF::from)).collect()
+    let remainder = ScalarUDF::from(Remainder { signature: Signature::numeric(2, Volatility::Immutable) });
+    markers
+        .into_iter()
+        .map(ScalarUDF::from)
+        .chain(parts.into_iter().map(ScalarUDF::from))
+        .chain([remainder])
+        .collect()
 }
 
 fn local_zone_time() -> DataType {
@@ -107,6 +113,39 @@ pub(crate) fn marker_value(expr: &Expr, now: i64) -> Option<ScalarValue> {
             i32::try_from(millis).ok().map(|millis| ScalarValue::Time32Millisecond(Some(millis)))
         }
         _ => None,
+    }
+}
+
+/// `MOD(a, b)`: `a % b`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Remainder {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Remainder {
+    fn name(&self) -> &str {
+        "mod"
+    }
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType, DataFusionError> {
+        Ok(arguments[0].clone())
+    }
+    fn simplify(
+        &self,
+        mut arguments: Vec<Expr>,
+        _: &SimplifyContext,
+    ) -> Result<ExprSimplifyResult, DataFusionError> {
+        match (arguments.pop(), arguments.pop()) {
+            (Some(divisor), Some(dividend)) => Ok(ExprSimplifyResult::Simplified(dividend % divisor)),
+            _ => Err(carried(Error::internal("MOD has two arguments"))),
+        }
+    }
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue, DataFusionError> {
+        let dividend = arguments.args[0].to_array(arguments.number_rows)?;
+        let divisor = arguments.args[1].to_array(arguments.number_rows)?;
+        Ok(ColumnarValue::Array(arrow::compute::kernels::numeric::rem(&dividend.as_ref(), &divisor.as_ref())?))
     }
 }
 

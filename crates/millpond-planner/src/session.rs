@@ -28,7 +28,8 @@ use millpond_core::{Error, Result};
 use sqlparser::ast;
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
-use crate::plan_error::{carried, from_datafusion};
+use crate::plan_error::{carried, from_datafusion, nearest, unknown_function};
+use crate::select_names::distinctly_named;
 use crate::sql_type::SqlTypes;
 use crate::{aggregate_function, scalar_function, window_relation};
 
@@ -59,7 +60,7 @@ impl Session {
     pub(crate) fn new(settings: &PlannerSettings) -> Result<Self> {
         let mut state = SessionStateBuilder::new()
             .with_default_features()
-            .with_config(config(settings))
+            .with_config(config())
             .with_relation_planners(vec![Arc::new(window_relation::WindowRelations)])
             .with_type_planner(Arc::new(SqlTypes))
             .build();
@@ -118,7 +119,7 @@ fn time_zone(settings: &PlannerSettings) -> Result<Option<Tz>> {
     Ok((zone != Tz::UTC).then_some(zone))
 }
 
-fn config(settings: &PlannerSettings) -> SessionConfig {
+fn config() -> SessionConfig {
     let mut config = SessionConfig::new();
     let options = config.options_mut();
     options.sql_parser.collect_spans = true;
@@ -131,7 +132,6 @@ fn config(settings: &PlannerSettings) -> SessionConfig {
     }
     options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
     options.optimizer.filter_null_join_keys = true;
-    options.execution.time_zone = Some(settings.time_zone.clone().unwrap_or_else(|| "UTC".into()));
     config
 }
 
@@ -149,15 +149,34 @@ impl<'a> Binder<'a> {
 
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
-        let statement = ast::Statement::Query(Box::new(query.clone()));
-        SqlToRel::new(self).sql_statement_to_plan(statement).map_err(from_datafusion)
+        let statement = ast::Statement::Query(Box::new(distinctly_named(query.clone())));
+        SqlToRel::new(self)
+            .sql_statement_to_plan(statement)
+            .map_err(|error| self.suggested(from_datafusion(error)))
     }
 
     /// An expression over the columns of `schema`, not yet coerced.
     pub(crate) fn expr(&self, sql: &ast::Expr, schema: &DFSchema) -> Result<Expr> {
         SqlToRel::new(self)
             .sql_to_expr(sql.clone(), schema, &mut PlannerContext::new())
-            .map_err(from_datafusion)
+            .map_err(|error| self.suggested(from_datafusion(error)))
+    }
+
+    /// Adds the nearest names to an error about an unknown function.
+    fn suggested(&self, error: Error) -> Error {
+        match unknown_function(&error).map(str::to_owned) {
+            None => error,
+            Some(name) => {
+                let known = self.session.functions();
+                let nearest = nearest(&name, &known.iter().map(String::as_str).collect::<Vec<_>>());
+                let nearest: Vec<String> = nearest.into_iter().map(str::to_uppercase).collect();
+                if nearest.is_empty() {
+                    error
+                } else {
+                    error.with_hint(format!("did you mean {}?", nearest.join(" or ")))
+                }
+            }
+        }
     }
 
     fn source(&self, name: &TableReference) -> Result<Arc<dyn TableSource>> {

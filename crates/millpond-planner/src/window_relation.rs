@@ -74,6 +74,9 @@ impl fmt::Display for WindowShape {
 /// Microseconds in the largest unit that divides them.
 pub(crate) fn seconds(micros: i64) -> String {
     let units = [(3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1000, "ms"), (1, "us")];
+    if micros == 0 {
+        return "0 s".into();
+    }
     let (unit, name) = units.into_iter().find(|(unit, _)| micros % unit == 0).unwrap_or((1, "us"));
     format!("{} {name}", micros / unit)
 }

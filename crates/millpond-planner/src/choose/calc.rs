@@ -4,23 +4,71 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, Union};
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::Column;
 use millpond_core::{ChangelogMode, Result};
 use millpond_operators::calc::CalcFactory;
+use millpond_operators::expression::plain_column;
 use millpond_operators::union::UnionFactory;
 
 use super::{Chooser, Identity, NodeFacts, Operator, column_index};
+use crate::plan_error::from_datafusion;
 use crate::properties::{Role, joint_mode, surviving_keys};
 use crate::stream_plan::{NodeId, StateBound};
 
-/// What a Calc computes.
-struct Calc {
+/// What a Calc computes, over the columns of its input.
+#[derive(Debug, Clone)]
+pub(super) struct Calc {
+    input: NodeId,
     projection: Vec<Arc<dyn PhysicalExpr>>,
     filter: Option<Arc<dyn PhysicalExpr>>,
     schema: SchemaRef,
     identity: Option<Identity>,
+}
+
+impl Calc {
+    /// For each output column, the input column that it is.
+    fn sources(&self) -> Vec<Option<usize>> {
+        self.projection.iter().map(plain_column).collect()
+    }
+
+    /// This Calc and the one below it as one; `None` if that would compute or filter twice.
+    fn over(&self, below: &Calc) -> Result<Option<Calc>> {
+        if self.filter.is_some() && below.filter.is_some() {
+            return Ok(None);
+        }
+        let mut uses = vec![0; below.projection.len()];
+        for expr in self.projection.iter().chain(&self.filter) {
+            expr.apply(|node| {
+                if let Some(column) = node.downcast_ref::<Column>() {
+                    uses[column.index()] += 1;
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .map_err(from_datafusion)?;
+        }
+        let once =
+            |(column, uses): (usize, &usize)| *uses <= 1 || plain_column(&below.projection[column]).is_some();
+        if !uses.iter().enumerate().all(once) {
+            return Ok(None);
+        }
+        let onto = |expr: &Arc<dyn PhysicalExpr>| -> Result<Arc<dyn PhysicalExpr>> {
+            let moved = Arc::clone(expr).transform_up(|node| match node.downcast_ref::<Column>() {
+                Some(column) => Ok(Transformed::yes(Arc::clone(&below.projection[column.index()]))),
+                None => Ok(Transformed::no(node)),
+            });
+            Ok(moved.map_err(from_datafusion)?.data)
+        };
+        Ok(Some(Calc {
+            input: below.input,
+            projection: self.projection.iter().map(onto).collect::<Result<_>>()?,
+            filter: self.filter.as_ref().map(onto).transpose()?.or_else(|| below.filter.clone()),
+            schema: Arc::clone(&self.schema),
+            identity: None,
+        }))
+    }
 }
 
 impl Chooser<'_> {
@@ -54,11 +102,10 @@ impl Chooser<'_> {
             // No column is wanted, only the number of rows: any columns will do.
             return Ok(input);
         }
-        let sources: Vec<Option<usize>> = exprs.iter().map(|expr| column_index(input_schema, expr)).collect();
         let projection =
             exprs.iter().map(|expr| self.session.physical(expr, input_schema)).collect::<Result<Vec<_>>>()?;
         let filter = filter.map(|filter| self.session.physical(filter, input_schema)).transpose()?;
-        Ok(self.add_calc(input, &sources, Calc { projection, filter, schema, identity: None }))
+        self.add_calc(Calc { input, projection, filter, schema, identity: None })
     }
 
     /// Only these columns, in this order.
@@ -67,19 +114,16 @@ impl Chooser<'_> {
         input: NodeId,
         columns: &[usize],
         identity: Option<Identity>,
-    ) -> NodeId {
+    ) -> Result<NodeId> {
         let fields = Arc::clone(&self.node(input).schema);
         let projection = columns.iter().map(|column| plain(&fields, *column)).collect();
         let schema =
             Schema::new(columns.iter().map(|c| Arc::clone(&fields.fields()[*c])).collect::<Vec<_>>());
-        let sources: Vec<Option<usize>> = columns.iter().copied().map(Some).collect();
         match columns.is_empty() {
-            true => input,
-            false => self.add_calc(
-                input,
-                &sources,
-                Calc { projection, filter: None, schema: Arc::new(schema), identity },
-            ),
+            true => Ok(input),
+            false => {
+                self.add_calc(Calc { input, projection, filter: None, schema: Arc::new(schema), identity })
+            }
         }
     }
 
@@ -125,17 +169,23 @@ impl Chooser<'_> {
         self.calc(input, input_schema, exprs, filter, Arc::new(Schema::new(fields)))
     }
 
-    /// `sources`: for each output column, the input column that it is.
-    fn add_calc(&mut self, input: NodeId, sources: &[Option<usize>], calc: Calc) -> NodeId {
-        let Calc { projection, filter, schema, identity } = calc;
+    fn add_calc(&mut self, calc: Calc) -> Result<NodeId> {
+        // What selects from a shared source keeps its own uid, whatever else is read.
+        if let Some(below) = self.calcs.get(&calc.input)
+            && below.identity.is_none()
+            && let Some(merged) = calc.over(below)?
+        {
+            return self.add_calc(merged);
+        }
+        let input = calc.input;
         let before = self.node(input);
+        let sources = calc.sources();
         let in_place = sources.iter().enumerate().all(|(place, source)| *source == Some(place));
-        if filter.is_none() && in_place && before.schema.fields() == schema.fields() {
-            return input;
+        if calc.filter.is_none() && in_place && before.schema.fields() == calc.schema.fields() {
+            return Ok(input);
         }
         let place = |column: usize| sources.iter().position(|source| *source == Some(column));
         let roles = &self.facts[input].roles;
-        let semantics = format!("{} WHERE {}", texts(&projection), texts(filter.as_slice()));
         let operator = Operator {
             mode: before.properties.mode,
             upsert_keys: surviving_keys(&before.properties.upsert_keys, place),
@@ -146,13 +196,19 @@ impl Chooser<'_> {
                     .collect(),
                 ..self.facts[input].clone()
             },
-            factory: Arc::new(CalcFactory { filter, projection, schema }),
-            semantics,
-            identity,
+            factory: Arc::new(CalcFactory {
+                filter: calc.filter.clone(),
+                projection: calc.projection.clone(),
+                schema: Arc::clone(&calc.schema),
+            }),
+            semantics: format!("{} WHERE {}", texts(&calc.projection), texts(calc.filter.as_slice())),
+            identity: calc.identity.clone(),
             inputs: vec![input],
             state: StateBound::None,
         };
-        self.add_operator(operator)
+        let node = self.add_operator(operator);
+        self.calcs.insert(node, calc);
+        Ok(node)
     }
 
     /// A Calc that gives every column its place and meaning, though some are computed anew.
@@ -177,7 +233,7 @@ impl Chooser<'_> {
             let node = self.choose(input)?;
             // A shared sub-plan may carry columns beyond those of its logical node.
             let wanted: Vec<usize> = (0..input.schema().fields().len()).collect();
-            inputs.push(self.selection(node, &wanted, None));
+            inputs.push(self.selection(node, &wanted, None)?);
         }
         let schema = Arc::clone(union.schema.inner());
         let role = |column: usize| {
@@ -222,7 +278,7 @@ pub(super) fn plain(schema: &Schema, column: usize) -> Arc<dyn PhysicalExpr> {
 
 fn field_of(expr: &Expr, schema: &DFSchema) -> Result<Field> {
     use datafusion::logical_expr::ExprSchemable;
-    let (_, field) = expr.to_field(schema).map_err(crate::plan_error::from_datafusion)?;
+    let (_, field) = expr.to_field(schema).map_err(from_datafusion)?;
     Ok(field.as_ref().clone())
 }
 

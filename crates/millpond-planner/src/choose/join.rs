@@ -201,7 +201,7 @@ impl Chooser<'_> {
         let Some(interval) = interval else { return open("inputs") };
         match (interval.lower, interval.upper) {
             (Some(lower), Some(upper)) => StateBound::Watermark(format!(
-                "{} between {} {} and {}",
+                "{} from {}{} to {1}{}",
                 name(left, interval.left),
                 name(right, interval.right),
                 shift(lower),
@@ -214,6 +214,9 @@ impl Chooser<'_> {
 }
 
 fn shift(micros: i64) -> String {
-    let sign = if micros < 0 { '-' } else { '+' };
-    format!("{sign} {}", seconds(micros.abs()))
+    match micros {
+        0 => String::new(),
+        1.. => format!(" + {}", seconds(micros)),
+        _ => format!(" - {}", seconds(-micros)),
+    }
 }

@@ -40,7 +40,7 @@ impl Chooser<'_> {
         let wanted: Option<Vec<usize>> = columns_of(scan).into_iter().map(place).collect();
         let wanted = wanted.ok_or_else(|| lost("a column read of a table"))?;
         let names = output_identity(&table.bound, &columns_of(scan));
-        Ok(self.selection(source, &wanted, Some(Identity { own: names.clone(), output: names })))
+        self.selection(source, &wanted, Some(Identity { own: names.clone(), output: names }))
     }
 
     fn shared_source(&mut self, table: &TableEntry, read: &[usize]) -> Result<NodeId> {

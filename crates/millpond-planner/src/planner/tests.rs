@@ -52,12 +52,16 @@ fn explain(planner: &mut Planner, statement: &Statement, kind: ExplainKind) -> R
         Statement::Query { query, .. } => {
             let planned = planner.plan_query(query)?;
             let mut text = planner.explain(&planned.plan, kind, 2)?;
-            if planned.presentation != (Presentation { visible: planned.presentation.visible, ..Default::default() }) {
+            if planned.presentation
+                != (Presentation { visible: planned.presentation.visible, ..Default::default() })
+            {
                 writeln!(text, "{:?}", planned.presentation).unwrap();
             }
             Ok(text)
         }
-        Statement::Insert(insert) => planner.explain(&planner.plan_insert(std::slice::from_ref(insert))?, kind, 2),
+        Statement::Insert(insert) => {
+            planner.explain(&planner.plan_insert(std::slice::from_ref(insert))?, kind, 2)
+        }
         Statement::StatementSet(inserts) => planner.explain(&planner.plan_insert(inserts)?, kind, 2),
         Statement::Explain { kind, statement } => explain(planner, statement, *kind),
         Statement::Describe { name } => {
@@ -76,7 +80,8 @@ fn script(sql: &str) -> String {
             Ok(plan) if plan.is_empty() => {}
             Ok(plan) => writeln!(text, "{sql}\n----\n{plan}").unwrap(),
             Err(error) => {
-                let place = error.location().map_or(String::new(), |at| format!(" at {}:{}", at.line, at.column));
+                let place =
+                    error.location().map_or(String::new(), |at| format!(" at {}:{}", at.line, at.column));
                 writeln!(text, "{sql}\n----\nERROR{place} {error}\n").unwrap();
             }
         }
@@ -134,7 +139,8 @@ fn uids_do_not_depend_on_unrelated_queries() {
     };
     let insert = "INSERT INTO o SELECT b, COUNT(*) FROM t GROUP BY b;";
     let alone = uids(&format!("EXECUTE STATEMENT SET BEGIN {insert} END;"));
-    let beside = uids(&format!("EXECUTE STATEMENT SET BEGIN INSERT INTO o SELECT a, a FROM t; {insert} END;"));
+    let beside =
+        uids(&format!("EXECUTE STATEMENT SET BEGIN INSERT INTO o SELECT a, a FROM t; {insert} END;"));
     let named = |uids: &[String], kind: &str| -> Vec<String> {
         uids.iter().filter(|uid| uid.starts_with(kind)).cloned().collect()
     };
@@ -153,13 +159,17 @@ fn answer(sql: &str) -> String {
     for parsed in parse(&format!("{table}{sql}")).unwrap() {
         match &parsed.statement {
             Statement::Query { query, .. } => {
-                let rows = futures::executor::block_on(planner.run_batch(query, &bids(&planner), Timestamp(0)));
+                let rows = runtime().block_on(planner.run_batch(query, &bids(&planner), Timestamp(0)));
                 answer = pretty_format_batches(&rows.unwrap()).unwrap().to_string();
             }
             other => drop(explain(&mut planner, other, ExplainKind::Plan).unwrap()),
         }
     }
     answer
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
 fn bids(planner: &Planner) -> TableRows {
@@ -184,7 +194,8 @@ fn decimal_literals_are_exact() {
 
 #[test]
 fn aggregates_have_flinks_types() {
-    let answer = answer("SELECT AVG(price) AS a, SUM(CAST(price AS INT)) AS s, AVG(price * 1.0) AS d FROM bid");
+    let answer =
+        answer("SELECT AVG(price) AS a, SUM(CAST(price AS INT)) AS s, AVG(price * 1.0) AS d FROM bid");
     assert_eq!(
         answer,
         "+-----+------+------------+\n| a   | s    | d          |\n+-----+------+------------+\n\
@@ -204,6 +215,13 @@ fn windows_are_assigned_in_a_batch() {
          | 1969-12-31T23:59:50 | 1 |\n| 1970-01-01T00:00:00 | 2 |\n| 1970-01-01T00:00:10 | 1 |\n\
          +---------------------+---+"
     );
+}
+
+#[test]
+fn columns_of_one_name_are_numbered() {
+    let answer =
+        answer("SELECT a.price, b.price, a.auction % 2, a.auction % 2 FROM bid a JOIN bid b ON a.ts = b.ts");
+    assert!(answer.contains("| price | price0 |"), "{answer}");
 }
 
 #[test]
