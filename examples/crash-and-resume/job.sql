@@ -15,7 +15,7 @@ CREATE TABLE counts (auction BIGINT, window_start TIMESTAMP(3), bids BIGINT, tot
 WITH ('connector' = 'filesystem', 'path' = '$OUT/counts', 'format' = 'json');
 
 EXECUTE STATEMENT SET BEGIN
-INSERT INTO chosen SELECT auction, bidder, price, `dateTime` FROM bid WHERE MOD(bidder, 50) = 1;
+INSERT INTO chosen SELECT auction, bidder, price, `dateTime` FROM bid WHERE bidder % 50 = 1;
 INSERT INTO counts
   SELECT auction, window_start, COUNT(*), SUM(price), MAX(price)
   FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(`dateTime`), INTERVAL '10' SECOND))
