@@ -6,6 +6,7 @@
 //! ours: `TABLE t [PARTITION BY …]` as an argument, and `MAP[k, v, …]`.
 
 use std::any::TypeId;
+use std::cell::Cell;
 
 use sqlparser::ast::helpers::attached_token::AttachedToken;
 use sqlparser::ast::{
@@ -21,9 +22,41 @@ use sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 /// `__table_arg((SELECT * FROM t), a, b)`.
 pub const TABLE_ARGUMENT: &str = "__table_arg";
 
-/// Flink's dialect.
-#[derive(Debug, Default)]
-pub struct StreamDialect;
+/// Flink's dialect, for one parse.
+///
+/// Where a keyword's own syntax fails (`CAST(…`, `ARRAY[…`), sqlparser tries the word once more as
+/// a function or column, so that a mistake inside thirty of them in one another would take 2³⁰
+/// attempts. This hook sees every expression begin; so it counts them, and ends the parse when
+/// they are far more than the tokens.
+#[derive(Debug)]
+pub struct StreamDialect {
+    attempts_left: Cell<usize>,
+}
+
+/// Attempts at an expression per token of the statement; a statement without mistakes needs two.
+const ATTEMPTS_PER_TOKEN: usize = 100;
+
+impl StreamDialect {
+    /// For a statement of so many tokens.
+    pub fn for_tokens(tokens: usize) -> Self {
+        Self { attempts_left: Cell::new((tokens + 1) * ATTEMPTS_PER_TOKEN) }
+    }
+
+    /// Whether the parse was ended because it tried too often.
+    pub fn is_exhausted(&self) -> bool {
+        self.attempts_left.get() == 0
+    }
+
+    fn attempt(&self) -> Result<(), ParserError> {
+        match self.attempts_left.get().checked_sub(1) {
+            Some(left) => {
+                self.attempts_left.set(left);
+                Ok(())
+            }
+            None => Err(ParserError::RecursionLimitExceeded),
+        }
+    }
+}
 
 macro_rules! supported {
     ($($feature:ident),* $(,)?) => { $(fn $feature(&self) -> bool { true })* };
@@ -63,6 +96,9 @@ impl Dialect for StreamDialect {
         supports_within_after_array_aggregation,
     );
     fn parse_prefix(&self, parser: &mut Parser) -> Option<Result<Expr, ParserError>> {
+        if let Err(exhausted) = self.attempt() {
+            return Some(Err(exhausted));
+        }
         let [first, second] = parser.peek_tokens_ref::<2>();
         let Token::Word(word) = &first.token else { return None };
         match (word.keyword, &second.token) {

@@ -42,15 +42,17 @@ pub fn parse_one(source: &StatementSource) -> Result<ParsedStatement> {
 }
 
 fn parse_statement(source: &StatementSource) -> Result<ParsedStatement> {
-    let mut parser = StatementParser::new(source)?;
+    let tokens = token::tokenize(source)?;
+    let dialect = StreamDialect::for_tokens(tokens.len());
+    let mut parser = StatementParser::new(source, &dialect, tokens);
     let statement = parser.statement()?;
     parser.require_end()?;
     Ok(ParsedStatement { statement, text: source.text.clone(), location: source.location })
 }
 
 /// sqlparser's parser over tokens of ours.
-fn stream_parser(tokens: Vec<TokenWithSpan>) -> Parser<'static> {
-    Parser::new(&StreamDialect).with_recursion_limit(DEPTH_MAX).with_tokens_with_locations(tokens)
+fn stream_parser(dialect: &StreamDialect, tokens: Vec<TokenWithSpan>) -> Parser<'_> {
+    Parser::new(dialect).with_recursion_limit(DEPTH_MAX).with_tokens_with_locations(tokens)
 }
 
 /// Parses one statement.
@@ -58,7 +60,8 @@ struct StatementParser<'a> {
     source: &'a StatementSource,
     /// A second copy, for complaints: sqlparser does not lend its own.
     tokens: Vec<TokenWithSpan>,
-    parser: Parser<'static>,
+    parser: Parser<'a>,
+    dialect: &'a StreamDialect,
     /// Just behind the last token.
     end: Location,
     /// Where `EMIT CHANGES` stands at the end of the statement, until a query claims it.
@@ -66,12 +69,11 @@ struct StatementParser<'a> {
 }
 
 impl<'a> StatementParser<'a> {
-    fn new(source: &'a StatementSource) -> Result<Self> {
-        let mut tokens = token::tokenize(source)?;
+    fn new(source: &'a StatementSource, dialect: &'a StreamDialect, mut tokens: Vec<TokenWithSpan>) -> Self {
         let end = tokens.last().and_then(|last| token::location(last.span.end)).unwrap_or(source.location);
         let emit_changes = take_emit_changes(&mut tokens);
-        let parser = stream_parser(tokens.clone());
-        Ok(Self { source, tokens, parser, end, emit_changes })
+        let parser = stream_parser(dialect, tokens.clone());
+        Self { source, tokens, parser, dialect, end, emit_changes }
     }
 
     fn require_end(&self) -> Result<()> {
@@ -142,9 +144,12 @@ impl<'a> StatementParser<'a> {
     /// Runs one of sqlparser's parsers and has its errors said in our words.
     fn delegate<T>(
         &mut self,
-        parse: impl FnOnce(&mut Parser<'static>) -> Result<T, sqlparser::parser::ParserError>,
+        parse: impl FnOnce(&mut Parser<'a>) -> Result<T, sqlparser::parser::ParserError>,
     ) -> Result<T> {
         parse(&mut self.parser).map_err(|error| {
+            if self.dialect.is_exhausted() {
+                return complaint::exhausted();
+            }
             complaint::culprit(&self.tokens, self.end)
                 .unwrap_or_else(|| complaint::of_parser(&error, &self.tokens, self.end))
         })

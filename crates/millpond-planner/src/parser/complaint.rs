@@ -7,11 +7,12 @@
 
 use millpond_core::{Error, Location};
 use sqlparser::keywords::Keyword;
-use sqlparser::parser::{Parser, ParserError};
+use sqlparser::parser::ParserError;
 use sqlparser::tokenizer::{Token, TokenWithSpan, TokenizerError};
 
 use super::token::{bare_word, is_word, location, shifted};
 use super::{DEPTH_MAX, stream_parser};
+use crate::dialect::StreamDialect;
 
 /// Characters of a token shown in a message.
 const SHOWN_MAX: usize = 40;
@@ -79,21 +80,24 @@ pub(super) fn of_parser(error: &ParserError, tokens: &[TokenWithSpan], end: Loca
         ParserError::RecursionLimitExceeded => return too_deep(),
     };
     let (message, place) = split_location(text);
-    let at = tokens
+    let mut at = tokens
         .iter()
         .position(|token| place.is_some() && location(token.span.start) == place)
         .unwrap_or(tokens.len());
+    // This one complaint is made when the token is taken already.
+    if message.starts_with("Expected an expression, found") {
+        at = at.saturating_sub(1);
+    }
     let found = tokens.get(at).map_or("the end of the statement".into(), |token| shown(&token.token));
-    let message = match message.strip_prefix("Expected: ").and_then(|rest| rest.rsplit_once(", found: ")) {
+    let expectation = message.strip_prefix("Expected").map(|rest| rest.trim_start_matches([':', ' ']));
+    let message = match expectation.and_then(|rest| rest.rsplit_once(", found: ")) {
         Some((what, _)) => format!("expected {}, found {found}", in_our_words(what)),
         None if message.starts_with("No infix parser") => format!("unexpected {found}"),
         None => lower_case(message),
     };
-    let error = Error::invalid(message).with_location(Some(place.unwrap_or(end)));
-    match hint(tokens, at) {
-        Some(hint) => error.with_hint(hint),
-        None => error,
-    }
+    let place = tokens.get(at).and_then(|token| location(token.span.start)).or(place).unwrap_or(end);
+    let error = Error::invalid(message).with_location(Some(place));
+    hint(tokens, at).into_iter().fold(error, Error::with_hint)
 }
 
 /// More parentheses, CASEs or subqueries in one another than the parser follows.
@@ -101,6 +105,12 @@ pub(super) fn too_deep() -> Error {
     Error::invalid("the statement is nested too deeply")
         .with_detail(format!("at most {DEPTH_MAX} levels"))
         .with_hint("name the inner queries with WITH or CREATE VIEW")
+}
+
+/// The parse was ended by [`StreamDialect::is_exhausted`].
+pub(super) fn exhausted() -> Error {
+    Error::invalid("there is a mistake in this statement, too deep inside to tell where")
+        .with_hint("try its inner parts one by one; WITH and CREATE VIEW give them names")
 }
 
 /// How to mend what stands at a token that was not expected there.
@@ -111,12 +121,11 @@ pub(super) fn hint(tokens: &[TokenWithSpan], at: usize) -> Option<String> {
         return Some(format!("did you mean {clause}?"));
     }
     let word = bare_word(found?)?;
-    let clause = CLAUSES.iter().any(|clause| clause.eq_ignore_ascii_case(word));
-    if clause && before.is_some_and(|token| token.token == Token::Comma) {
-        return Some(format!("remove the comma before {word}"));
-    }
-    let reserved = matches!(&found?.token, Token::Word(word) if word.keyword != Keyword::NoKeyword);
-    reserved.then(|| format!("to use {word} as a name, write it as `{word}`"))
+    let ends_a_list = ["FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT"]
+        .iter()
+        .any(|clause| clause.eq_ignore_ascii_case(word));
+    let comma = before.is_some_and(|token| token.token == Token::Comma);
+    (ends_a_list && comma).then(|| format!("remove the comma before {word}"))
 }
 
 fn mistyped_clause(token: &TokenWithSpan) -> Option<&'static str> {
@@ -176,6 +185,7 @@ fn shown(token: &Token) -> String {
 
 /// The complaint about the innermost subquery that does not parse by itself.
 pub(super) fn culprit(tokens: &[TokenWithSpan], end: Location) -> Option<Error> {
+    let dialect = StreamDialect::for_tokens(tokens.len());
     let mut open = vec![];
     for (index, token) in tokens.iter().enumerate() {
         match &token.token {
@@ -183,23 +193,23 @@ pub(super) fn culprit(tokens: &[TokenWithSpan], end: Location) -> Option<Error> 
             Token::RParen => {
                 let Some(start) = open.pop() else { continue };
                 let close = location(token.span.start).unwrap_or(end);
-                if let Some(error) = complaint_about(&tokens[start + 1..index], close) {
+                if let Some(error) = complaint_about(&dialect, &tokens[start + 1..index], close) {
                     return Some(error);
                 }
             }
             _ => {}
         }
     }
-    open.into_iter().rev().find_map(|start| complaint_about(&tokens[start + 1..], end))
+    open.into_iter().rev().find_map(|start| complaint_about(&dialect, &tokens[start + 1..], end))
 }
 
 /// What is wrong with the tokens between two parentheses, if they are a query.
-fn complaint_about(tokens: &[TokenWithSpan], end: Location) -> Option<Error> {
+fn complaint_about(dialect: &StreamDialect, tokens: &[TokenWithSpan], end: Location) -> Option<Error> {
     let first = tokens.first()?;
     if !["SELECT", "WITH", "VALUES"].iter().any(|word| is_word(first, word)) {
         return None;
     }
-    let mut parser: Parser = stream_parser(tokens.to_vec());
+    let mut parser = stream_parser(dialect, tokens.to_vec());
     let result = parser.parse_query().and_then(|_| match &parser.peek_token_ref().token {
         Token::EOF => Ok(()),
         _ => parser.expected(")", parser.peek_token()),

@@ -58,7 +58,8 @@ impl StatementParser<'_> {
         }
         let columns = if self.at_column_list() { self.names("the name of a column")? } else { vec![] };
         let query = self.query()?;
-        if self.at(&["ON", "CONFLICT"]) {
+        // ON alone was taken for an alias.
+        if self.at(&["CONFLICT"]) || self.at(&["ON", "CONFLICT"]) {
             return Err(self.unsupported("ON CONFLICT", "the last row of a key wins"));
         }
         Ok(Insert { table, columns, query })

@@ -49,9 +49,7 @@ fn split(sql: &str) -> Split {
             LexemeKind::Word | LexemeKind::Semicolon | LexemeKind::Other => piece.add(sql, &lexeme),
             LexemeKind::Unterminated { .. } => {
                 unterminated = true;
-                if !lexeme.is_comment(sql) {
-                    piece.add(sql, &lexeme);
-                }
+                piece.add(sql, &lexeme);
             }
         }
     }
@@ -136,19 +134,13 @@ pub(super) struct Lexeme {
     end: usize,
 }
 
-impl Lexeme {
-    fn is_comment(&self, sql: &str) -> bool {
-        sql[self.start..self.end].starts_with("/*")
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LexemeKind {
     /// White space or a comment.
     Blank,
     Word,
     Semicolon,
-    /// A symbol, or something in quotes.
+    /// A symbol, something in quotes, or a hint.
     Other,
     /// Something in quotes, or a comment, that reaches the end of the text.
     Unterminated {
@@ -232,8 +224,9 @@ impl<'a> Scanner<'a> {
         LexemeKind::Unterminated { opened_by: quote }
     }
 
-    /// Comments nest.
+    /// Comments nest; one that begins with `+` is a hint.
     fn comment(&mut self) -> LexemeKind {
+        let kind = if self.peek() == Some('+') { LexemeKind::Other } else { LexemeKind::Blank };
         let mut depth = 1;
         while depth > 0 {
             match self.next_char() {
@@ -243,7 +236,7 @@ impl<'a> Scanner<'a> {
                 None => return LexemeKind::Unterminated { opened_by: '/' },
             }
         }
-        LexemeKind::Blank
+        kind
     }
 }
 

@@ -38,7 +38,7 @@ impl StatementParser<'_> {
             }
             self.expect_symbol(&Token::Comma, &format!(") or , after {what}"))?;
             if self.peek(0).token == Token::RParen {
-                return Err(self.unexpected("a column after ,").with_hint("remove the comma before )"));
+                return Err(self.unexpected("a column").with_hint("remove the comma before )"));
             }
         }
     }

@@ -15,15 +15,20 @@
 use millpond_core::{Error, Location, Result};
 use sqlparser::tokenizer::{self, Token, TokenWithSpan, Tokenizer, Whitespace};
 
-use super::complaint;
 use super::script::{LexemeKind, Scanner, StatementSource};
+use super::{DEPTH_MAX, complaint};
 use crate::dialect::StreamDialect;
+
+/// Operators of one level of parentheses, between two commas; some stacks are only 2 MB.
+const OPERATORS_MAX: usize = 500;
+/// How deep types may be nested.
+const TYPE_DEPTH_MAX: usize = 32;
 
 /// The tokens of a statement, placed in its script.
 pub(super) fn tokenize(source: &StatementSource) -> Result<Vec<TokenWithSpan>> {
     require_closed_quotes(source)?;
     let origin = source.location;
-    let mut tokens = Tokenizer::new(&StreamDialect, &source.text)
+    let mut tokens = Tokenizer::new(&StreamDialect::for_tokens(0), &source.text)
         .tokenize_with_location()
         .map_err(|error| complaint::of_tokenizer(&error, origin))?;
     for token in &mut tokens {
@@ -33,6 +38,7 @@ pub(super) fn tokenize(source: &StatementSource) -> Result<Vec<TokenWithSpan>> {
     require_hints_in_place(&tokens)?;
     tokens.retain(|token| is_hint(&token.token) || !matches!(token.token, Token::Whitespace(_)));
     require_supported(&tokens)?;
+    require_shallow(&tokens)?;
     name_structs(&mut tokens);
     drop_nested_not_null(&mut tokens);
     Ok(name_local_time_zone(tokens))
@@ -114,6 +120,76 @@ fn require_supported(tokens: &[TokenWithSpan]) -> Result<()> {
     Ok(())
 }
 
+/// Brackets in one another, types in one another and chains of operators become trees as deep,
+/// which are walked recursively; not all of sqlparser's parsers count their depth.
+fn require_shallow(tokens: &[TokenWithSpan]) -> Result<()> {
+    let mut outer: Vec<usize> = vec![];
+    let mut operators = 0usize;
+    let mut types = 0usize;
+    for (index, token) in tokens.iter().enumerate() {
+        match &token.token {
+            Token::LParen | Token::LBracket => outer.push(std::mem::take(&mut operators)),
+            Token::RParen | Token::RBracket => operators = outer.pop().unwrap_or_default(),
+            Token::Comma | Token::SemiColon => operators = 0,
+            _ if is_word(token, "CASE") => outer.push(std::mem::take(&mut operators)),
+            _ if is_word(token, "END") => operators = outer.pop().unwrap_or_default(),
+            _ if begins_branch(token) => operators = 0,
+            _ if is_operator(token) => operators += 1,
+            _ => {}
+        }
+        match &token.token {
+            Token::Lt if index > 0 && is_nested_type(&tokens[index - 1]) => types += 1,
+            Token::Gt => types = types.saturating_sub(1),
+            Token::ShiftRight => types = types.saturating_sub(2),
+            _ => {}
+        }
+        let place = location(token.span.start);
+        if outer.len() > DEPTH_MAX || types > TYPE_DEPTH_MAX {
+            return Err(complaint::too_deep().with_location(place));
+        }
+        if operators > OPERATORS_MAX {
+            return Err(Error::invalid(format!("more than {OPERATORS_MAX} operators in a row"))
+                .with_hint("use IN (…) instead of OR, VALUES instead of UNION")
+                .with_location(place));
+        }
+    }
+    Ok(())
+}
+
+/// What follows is a branch of CASE, beside the ones before it rather than below them.
+fn begins_branch(token: &TokenWithSpan) -> bool {
+    ["WHEN", "THEN", "ELSE"].iter().any(|word| is_word(token, word))
+}
+
+fn is_nested_type(token: &TokenWithSpan) -> bool {
+    const NESTED: [&str; 5] = ["ROW", "STRUCT", "ARRAY", "MAP", "MULTISET"];
+    NESTED.iter().any(|name| is_word(token, name))
+}
+
+fn is_operator(token: &TokenWithSpan) -> bool {
+    const WORDS: [&str; 14] = [
+        "AND",
+        "AT",
+        "BETWEEN",
+        "COLLATE",
+        "EXCEPT",
+        "ILIKE",
+        "IN",
+        "INTERSECT",
+        "IS",
+        "LIKE",
+        "MINUS",
+        "OR",
+        "SIMILAR",
+        "UNION",
+    ];
+    match &token.token {
+        Token::Word(_) => WORDS.iter().any(|word| is_word(token, word)),
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::Period | Token::Whitespace(_) => false,
+        _ => true,
+    }
+}
+
 fn name_structs(tokens: &mut [TokenWithSpan]) {
     for index in 0..tokens.len() {
         if is_word(&tokens[index], "ROW") && opens_type(tokens, index) {
@@ -124,10 +200,9 @@ fn name_structs(tokens: &mut [TokenWithSpan]) {
 
 /// Whether a word is a type that is followed by its parameters, and not the left side of `<`.
 fn opens_type(tokens: &[TokenWithSpan], index: usize) -> bool {
-    const NESTED: [&str; 5] = ["ROW", "STRUCT", "ARRAY", "MAP", "MULTISET"];
     let named = is_word(&tokens[index], "ROW") || is_word(&tokens[index], "STRUCT");
     let word = |ahead: usize| matches!(tokens.get(index + ahead).map(|t| &t.token), Some(Token::Word(_)));
-    NESTED.iter().any(|name| is_word(&tokens[index], name))
+    is_nested_type(&tokens[index])
         && tokens.get(index + 1).is_some_and(|next| next.token == Token::Lt)
         && word(2)
         && (!named || word(3))
