@@ -1,4 +1,4 @@
--- A job over generated bids: every 50th bid as it is, and counts per auction and 10 s window,
+-- A job over generated bids: one bid in fifty as it is, and counts per auction and 10 s window,
 -- both written exactly once. Run again on the same data directory it goes on where it was.
 SET 'checkpoint.interval' = '500 ms';
 SET 'job.name' = 'bids';
@@ -15,7 +15,7 @@ CREATE TABLE counts (auction BIGINT, window_start TIMESTAMP(3), bids BIGINT, tot
 WITH ('connector' = 'filesystem', 'path' = '$OUT/counts', 'format' = 'json');
 
 EXECUTE STATEMENT SET BEGIN
-INSERT INTO chosen SELECT auction, bidder, price, `dateTime` FROM bid WHERE bidder % 50 = 1;
+INSERT INTO chosen SELECT auction, bidder, price, `dateTime` FROM bid WHERE price % 50 = 1;
 INSERT INTO counts
   SELECT auction, window_start, COUNT(*), SUM(price), MAX(price)
   FROM TABLE(TUMBLE(TABLE bid, DESCRIPTOR(`dateTime`), INTERVAL '10' SECOND))

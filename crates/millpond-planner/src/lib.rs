@@ -22,6 +22,7 @@ mod properties;
 mod scalar_function;
 mod select_names;
 mod session;
+mod stack;
 pub mod sql_type;
 pub mod statement;
 pub mod stream_plan;

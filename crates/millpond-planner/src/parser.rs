@@ -13,6 +13,7 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::dialect::StreamDialect;
+use crate::stack::with_deep_stack;
 use crate::statement::{ParsedStatement, Statement};
 
 mod command;
@@ -38,7 +39,7 @@ pub fn parse(sql: &str) -> Result<Vec<ParsedStatement>> {
 ///
 /// An error is of kind Invalid, has its place in the script and mostly a hint.
 pub fn parse_one(source: &StatementSource) -> Result<ParsedStatement> {
-    parse_statement(source).map_err(|error| error.with_location(Some(source.location)))
+    with_deep_stack(|| parse_statement(source)).map_err(|error| error.with_location(Some(source.location)))
 }
 
 fn parse_statement(source: &StatementSource) -> Result<ParsedStatement> {

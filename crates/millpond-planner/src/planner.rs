@@ -20,6 +20,7 @@ use crate::parser::{StatementSource, parse_one};
 use crate::plan_error::from_datafusion;
 use crate::session::{Binder, PlannerSettings, Session};
 use crate::sql_type::sql_type;
+use crate::stack::with_deep_stack;
 use crate::statement::{CreateTable, CreateView, Insert, Statement};
 use crate::stream_plan::{PlannedQuery, Presentation, StateBound, StreamPlan};
 
@@ -77,6 +78,10 @@ impl Planner {
 
     /// Plans a SELECT as a stream that ends in the client.
     pub fn plan_query(&self, query: &ast::Query) -> Result<PlannedQuery> {
+        with_deep_stack(|| self.query_plan(query))
+    }
+
+    fn query_plan(&self, query: &ast::Query) -> Result<PlannedQuery> {
         let peeled = peel(self.bound(query)?)?;
         let plan = optimized(self.session.state(), peeled.plan)?;
         let mut chooser = Chooser::new(&self.session, &[&plan])?;
@@ -96,6 +101,10 @@ impl Planner {
 
     /// Plans one INSERT or the INSERTs of a statement set as one job.
     pub fn plan_insert(&self, inserts: &[Insert]) -> Result<StreamPlan> {
+        with_deep_stack(|| self.insert_plan(inserts))
+    }
+
+    fn insert_plan(&self, inserts: &[Insert]) -> Result<StreamPlan> {
         let mut queries = Vec::new();
         for insert in inserts {
             let table = self.insert_target(insert)?;
@@ -134,7 +143,7 @@ impl Planner {
 
     /// The logical plan of a query, as written.
     pub(crate) fn bound(&self, query: &ast::Query) -> Result<LogicalPlan> {
-        Binder::new(&self.session, &self.catalog).query(query)
+        with_deep_stack(|| Binder::new(&self.session, &self.catalog).query(query))
     }
 
     /// The columns that a query gives.

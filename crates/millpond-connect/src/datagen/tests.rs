@@ -1,3 +1,5 @@
+//! Tests of `datagen`.
+
 use std::collections::BTreeMap;
 
 use arrow::array::{Array, AsArray};

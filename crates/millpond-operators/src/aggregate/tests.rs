@@ -1,3 +1,5 @@
+//! Tests of `aggregate`.
+
 use super::*;
 use std::sync::Arc;
 

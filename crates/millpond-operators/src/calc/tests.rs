@@ -1,3 +1,5 @@
+//! Tests of `calc`.
+
 use arrow::array::{AsArray, Int64Array, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
 use datafusion::common::ScalarValue;

@@ -1,3 +1,5 @@
+//! Tests of `event_time`.
+
 use arrow::array::{AsArray, Int64Array, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Int64Type, IntervalDayTimeType, TimeUnit};
 use datafusion::common::ScalarValue;

@@ -1,3 +1,5 @@
+//! Tests of `fold`.
+
 use std::sync::Arc;
 
 use arrow::array::{AsArray, Int64Array};

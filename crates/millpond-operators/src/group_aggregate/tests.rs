@@ -1,3 +1,5 @@
+//! Tests of `group_aggregate`.
+
 use super::*;
 use arrow::array::{AsArray, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow::datatypes::{Decimal128Type, Int64Type, Schema};

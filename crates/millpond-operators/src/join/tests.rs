@@ -1,3 +1,5 @@
+//! Tests of `join`.
+
 use std::collections::BTreeMap;
 
 use arrow::array::{AsArray, Int64Array, StringArray, TimestampMillisecondArray};

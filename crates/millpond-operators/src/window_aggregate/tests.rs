@@ -1,3 +1,5 @@
+//! Tests of `window_aggregate`.
+
 use super::*;
 use std::collections::BTreeSet;
 

@@ -1,3 +1,5 @@
+//! Tests of `diagnostic`.
+
 use super::*;
 
 fn check(sql: &str, line: u64, column: u64, expected: &str) {

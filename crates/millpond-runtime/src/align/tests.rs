@@ -1,3 +1,5 @@
+//! Tests of `align`.
+
 use millpond_core::{BarrierKind, CheckpointId, Timestamp};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of `coordinator`.
+
 use super::*;
 
 const OPTIONS: CoordinatorOptions = CoordinatorOptions {

@@ -1,3 +1,5 @@
+//! Tests of `job`.
+
 use millpond_core::random::Random;
 use millpond_core::{EpochMark, ManualClock, Timestamp};
 

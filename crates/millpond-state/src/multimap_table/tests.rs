@@ -1,3 +1,5 @@
+//! Tests of `multimap_table`.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Tests of `text`.
+
 use std::sync::Arc;
 
 use arrow::array::*;
