@@ -14,6 +14,7 @@ pub mod diagnostic;
 pub mod dialect;
 mod explain;
 mod interval;
+mod operator_planner;
 mod optimize;
 pub mod parser;
 mod plan_error;

@@ -31,7 +31,7 @@ use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
 use crate::plan_error::{carried, from_datafusion, nearest, unknown_function};
 use crate::select_names::distinctly_named;
 use crate::sql_type::SqlTypes;
-use crate::{aggregate_function, scalar_function, window_relation};
+use crate::{aggregate_function, operator_planner, scalar_function, window_relation};
 
 /// How deep expressions and queries may be nested.
 const RECURSION_MAX: usize = 128;
@@ -64,6 +64,7 @@ impl Session {
             .with_relation_planners(vec![Arc::new(window_relation::WindowRelations)])
             .with_type_planner(Arc::new(SqlTypes))
             .build();
+        state.register_expr_planner(Arc::new(operator_planner::StreamOperators)).map_err(from_datafusion)?;
         for function in scalar_function::all() {
             state.register_udf(Arc::new(function)).map_err(from_datafusion)?;
         }
@@ -150,9 +151,10 @@ impl<'a> Binder<'a> {
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
         let statement = ast::Statement::Query(Box::new(distinctly_named(query.clone())));
-        SqlToRel::new(self)
+        let plan = SqlToRel::new(self)
             .sql_statement_to_plan(statement)
-            .map_err(|error| self.suggested(from_datafusion(error)))
+            .map_err(|error| self.suggested(from_datafusion(error)))?;
+        operator_planner::with_plain_likes(plan)
     }
 
     /// An expression over the columns of `schema`, not yet coerced.
