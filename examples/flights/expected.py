@@ -22,11 +22,8 @@ def time(text):
 
 
 def number(value):
-    """As the engine prints a DOUBLE: shortest, without a trailing .0"""
-    if value is None:
-        return "\\N"
-    text = repr(value)
-    return text[:-2] if text.endswith(".0") else text
+    """As the engine prints a DOUBLE: shortest."""
+    return "\\N" if value is None else repr(value)
 
 
 flights, weather, airlines = read("flights-2013-01.csv.gz"), read("weather-2013-01.csv.gz"), read("airlines.csv")

@@ -7,6 +7,8 @@
 //!
 //! An unquoted empty field is NULL, a quoted one the empty text. Lines of blanks only are
 //! skipped. A record must have as many fields as the table has columns (or as the header names).
+//! Unless told, the first record is a header when it names nothing but columns of the table, or
+//! all of them.
 
 use std::collections::HashMap;
 
@@ -386,7 +388,11 @@ impl CsvDecoder {
         match self.format.header {
             Header::Present => true,
             Header::Absent => false,
-            Header::Detected => !fields.is_empty() && fields.iter().all(|field| self.names.contains(field)),
+            Header::Detected => {
+                let names_only = !fields.is_empty() && fields.iter().all(|field| self.names.contains(field));
+                let names_all = !self.names.is_empty() && self.names.iter().all(|name| fields.contains(name));
+                names_only || names_all
+            }
         }
     }
 
