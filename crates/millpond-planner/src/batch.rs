@@ -53,6 +53,21 @@ impl Planner {
         Ok(names)
     }
 
+    /// Whether a query reads windows, whose answer depends on the watermark: which rows are late
+    /// is not a question that a batch can answer.
+    pub fn reads_windows(&self, query: &ast::Query) -> Result<bool> {
+        let mut found = false;
+        self.bound(query)?
+            .apply_with_subqueries(|node| {
+                if let LogicalPlan::Extension(extension) = node {
+                    found |= extension.node.as_any().is::<WindowTvf>();
+                }
+                Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+            })
+            .map_err(from_datafusion)?;
+        Ok(found)
+    }
+
     /// Answers a query over the given rows at the processing time `now`.
     pub async fn run_batch(
         &self,

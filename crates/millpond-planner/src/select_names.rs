@@ -49,6 +49,8 @@ fn name_of(expr: &Expr) -> String {
     match expr {
         Expr::Identifier(name) => name.value.clone(),
         Expr::CompoundIdentifier(names) => names.last().map_or_else(String::new, |name| name.value.clone()),
+        // A cast keeps the name of what it casts.
+        Expr::Cast { expr, .. } | Expr::Nested(expr) => name_of(expr),
         other => other.to_string(),
     }
 }
@@ -65,6 +67,7 @@ mod tests {
             ("SELECT a, b", "SELECT a, b"),
             ("SELECT a, t.a, a", "SELECT a, t.a AS `a0`, a AS `a1`"),
             ("SELECT a, b AS a", "SELECT a, b AS `a0`"),
+            ("SELECT a, CAST(a AS INT)", "SELECT a, CAST(a AS INT) AS `a0`"),
             ("SELECT x FROM (SELECT f(a), f(a)) t", "SELECT x FROM (SELECT f(a), f(a) AS `f(a)0`) t"),
         ];
         for (sql, expected) in cases {

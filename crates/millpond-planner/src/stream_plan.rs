@@ -113,3 +113,10 @@ pub struct Presentation {
     /// How many of the first columns are shown (the others were only sorted by).
     pub visible: usize,
 }
+
+impl Presentation {
+    /// Whether the result is shown as it is.
+    pub fn is_plain(&self) -> bool {
+        self.sort.is_empty() && self.skip == 0 && self.fetch.is_none()
+    }
+}

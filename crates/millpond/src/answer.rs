@@ -154,8 +154,7 @@ impl Changes {
 fn present(schema: &SchemaRef, batches: Vec<RecordBatch>, presentation: &Presentation) -> Result<Rows> {
     let visible: Vec<usize> = (0..presentation.visible).collect();
     let shown = Arc::new(schema.project(&visible)?);
-    let plain = presentation.sort.is_empty() && presentation.skip == 0 && presentation.fetch.is_none();
-    if plain {
+    if presentation.is_plain() {
         let batches = batches.iter().map(|batch| batch.project(&visible)).collect::<Result<_, _>>()?;
         return Ok(Rows { schema: shown, batches });
     }

@@ -391,10 +391,12 @@ impl Session {
         if self.settings().is_batch() && !emit_changes {
             return self.select_in_batch(query).await.map(Outcome::Rows);
         }
-        match self.planner()?.plan_query(query) {
+        let planner = self.planner()?;
+        match planner.plan_query(query) {
             Ok(planned) => self.run_query(planned, emit_changes).await,
-            // What streams cannot do yet, batch can, as long as the input ends.
-            Err(error) if is_unsupported(&error) && !emit_changes => {
+            // What streams cannot do yet, batch can, as long as the input ends and no watermark
+            // has a say in the answer.
+            Err(error) if is_unsupported(&error) && !emit_changes && !planner.reads_windows(query)? => {
                 match self.select_in_batch(query).await {
                     Ok(rows) => Ok(Outcome::Rows(rows)),
                     Err(batch) if batch.message().contains("unbounded") => Err(error),
@@ -406,6 +408,10 @@ impl Session {
     }
 
     async fn run_query(&self, planned: PlannedQuery, emit_changes: bool) -> Result<Outcome> {
+        if emit_changes && !planned.presentation.is_plain() {
+            return Err(Error::invalid("EMIT CHANGES shows changes as they come: ORDER BY and LIMIT have no place in it")
+                .with_hint("leave out ORDER BY and LIMIT, or EMIT CHANGES"));
+        }
         let changes = self.changes_of(&planned.plan)?;
         if !planned.bounded || emit_changes {
             return Ok(Outcome::Changes(changes));
