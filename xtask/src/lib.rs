@@ -10,11 +10,19 @@ struct OnePlace {
 }
 
 const ONE_PLACE: &[OnePlace] = &[
-    OnePlace { what: "RocksDB", needles: &["rocksdb::"], homes: &["millpond-state/src/rocks.rs", "millpond-state/src/rocks/"] },
+    OnePlace {
+        what: "RocksDB",
+        needles: &["rocksdb::"],
+        homes: &["millpond-state/src/rocks.rs", "millpond-state/src/rocks/"],
+    },
     OnePlace {
         what: "Parquet",
         needles: &["parquet::"],
-        homes: &["millpond-state/src/snapshot", "millpond-connect/src/format/", "millpond-connect/src/filesystem/"],
+        homes: &[
+            "millpond-state/src/snapshot",
+            "millpond-connect/src/format/",
+            "millpond-connect/src/filesystem/",
+        ],
     },
     OnePlace {
         what: "the wall clock",
@@ -42,13 +50,33 @@ const ONE_PLACE: &[OnePlace] = &[
 /// Crates that a crate's manifest must not name: what it must not know.
 const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("millpond-core", &["tokio", "datafusion", "rocksdb", "parquet", "millpond-"]),
-    ("millpond-state", &["tokio", "datafusion", "sqlparser", "millpond-operators", "millpond-connect", "millpond-planner"]),
-    ("millpond-connect", &["datafusion", "sqlparser", "rocksdb", "millpond-state", "millpond-operators", "millpond-planner"]),
-    ("millpond-operators", &["tokio", "sqlparser", "rocksdb", "millpond-connect", "millpond-planner", "millpond-runtime"]),
+    (
+        "millpond-state",
+        &["tokio", "datafusion", "sqlparser", "millpond-operators", "millpond-connect", "millpond-planner"],
+    ),
+    (
+        "millpond-connect",
+        &["datafusion", "sqlparser", "rocksdb", "millpond-state", "millpond-operators", "millpond-planner"],
+    ),
+    (
+        "millpond-operators",
+        &["tokio", "sqlparser", "rocksdb", "millpond-connect", "millpond-planner", "millpond-runtime"],
+    ),
     ("millpond-planner", &["tokio", "rocksdb", "millpond-connect", "millpond-runtime"]),
     ("millpond-runtime", &["datafusion", "sqlparser", "rocksdb", "millpond-planner"]),
     ("millpond", &["rustyline", "clap", "rocksdb"]),
-    ("millpond-cli", &["datafusion", "millpond-core", "millpond-state", "millpond-operators", "millpond-planner", "millpond-runtime", "millpond-connect"]),
+    (
+        "millpond-cli",
+        &[
+            "datafusion",
+            "millpond-core",
+            "millpond-state",
+            "millpond-operators",
+            "millpond-planner",
+            "millpond-runtime",
+            "millpond-connect",
+        ],
+    ),
 ];
 
 /// The root of the repository.
@@ -94,7 +122,12 @@ fn check_source(name: &str, text: &str, offences: &mut Vec<String>) {
     for rule in ONE_PLACE.iter().filter(|rule| !rule.homes.iter().any(|home| name.contains(home))) {
         for (number, line) in &code {
             if rule.needles.iter().any(|needle| names(line, needle)) {
-                offences.push(format!("{name}:{}: {} has its one place elsewhere: {}", number + 1, rule.what, line.trim()));
+                offences.push(format!(
+                    "{name}:{}: {} has its one place elsewhere: {}",
+                    number + 1,
+                    rule.what,
+                    line.trim()
+                ));
             }
         }
     }
@@ -113,7 +146,8 @@ fn check_manifest(name: &str, manifest: &str, forbidden: &[&str], offences: &mut
     let dependencies = dependencies.split("\n[").next().unwrap_or_default();
     for line in dependencies.lines() {
         let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
-        let known = forbidden.iter().any(|f| dependency == *f || (f.ends_with('-') && dependency.starts_with(f)));
+        let known =
+            forbidden.iter().any(|f| dependency == *f || (f.ends_with('-') && dependency.starts_with(f)));
         if known {
             offences.push(format!("{name}: must not know {dependency}"));
         }
@@ -133,9 +167,18 @@ mod tests {
     #[test]
     fn an_offence_is_found() {
         let mut offences = Vec::new();
-        check_source("crates/millpond-core/src/x.rs", "//! X.\nlet t = Instant::now();\n// Instant::now()\n", &mut offences);
+        check_source(
+            "crates/millpond-core/src/x.rs",
+            "//! X.\nlet t = Instant::now();\n// Instant::now()\n",
+            &mut offences,
+        );
         assert_eq!(offences.len(), 1, "{offences:?}");
-        check_manifest("millpond-core", "[dependencies]\ntokio.workspace = true\n", &["tokio"], &mut offences);
+        check_manifest(
+            "millpond-core",
+            "[dependencies]\ntokio.workspace = true\n",
+            &["tokio"],
+            &mut offences,
+        );
         assert_eq!(offences.len(), 2, "{offences:?}");
     }
 
@@ -143,9 +186,11 @@ mod tests {
     #[test]
     fn arrow_and_datafusion_resolve_to_one_tree() {
         let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
-        let names: Vec<&str> = lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).collect();
+        let names: Vec<&str> =
+            lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).collect();
         for pair in names.windows(2) {
-            let owned = ["arrow", "parquet", "datafusion", "sqlparser"].iter().any(|p| pair[0].starts_with(p));
+            let owned =
+                ["arrow", "parquet", "datafusion", "sqlparser"].iter().any(|p| pair[0].starts_with(p));
             assert!(!(owned && pair[0] == pair[1]), "{} is there twice", pair[0]);
         }
         assert!(names.contains(&"datafusion"));

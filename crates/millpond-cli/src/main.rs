@@ -1,11 +1,13 @@
 //! The `millpond` command: shell, scripts, rendering. Uses nothing but the engine's public face.
 
 mod args;
+mod log;
 mod progress;
 mod render;
 mod script;
 mod shell;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,6 +26,9 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    if !args.quiet {
+        log::to_terminal();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("error: cannot start: {error}\n")),
@@ -44,7 +49,7 @@ async fn run(args: Args) -> ExitCode {
     match open(&args) {
         Ok(engine) => {
             let printer = Printer::new(&args);
-            if args.command_text.is_empty() && args.file.is_none() {
+            if args.command_text.is_empty() && args.file.is_none() && std::io::stdin().is_terminal() {
                 shell::run(engine, printer).await
             } else {
                 script::run(engine, &args, printer).await
@@ -55,7 +60,11 @@ async fn run(args: Args) -> ExitCode {
 }
 
 fn open(args: &Args) -> Result<Engine> {
-    Engine::with_options(EngineOptions { data_dir: args.data_dir.clone(), clock: None, settings: args.settings() })
+    Engine::with_options(EngineOptions {
+        data_dir: args.data_dir.clone(),
+        clock: None,
+        settings: args.settings(),
+    })
 }
 
 /// Says what went wrong on stderr.
@@ -63,4 +72,3 @@ fn fail(text: &str) -> ExitCode {
     render::to_stderr(text);
     ExitCode::from(1)
 }
-

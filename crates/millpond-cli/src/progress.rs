@@ -33,6 +33,7 @@ fn draw(bar: &ProgressBar, job: &Job) {
     bar.set_position(metrics.rows_read());
     let watermark = metrics.watermark().map(|watermark| format!("watermark {watermark}"));
     let checkpoint = metrics.last_checkpoint.map(|report| format!("checkpoint {}", report.checkpoint));
-    let parts: Vec<String> = [Some(job.name().to_string()), watermark, checkpoint].into_iter().flatten().collect();
+    let parts: Vec<String> =
+        [Some(job.name().to_string()), watermark, checkpoint].into_iter().flatten().collect();
     bar.set_message(parts.join("  "));
 }

@@ -70,7 +70,13 @@ impl Printer {
         to_stdout(&format!("op|{}\n", names.join("|")))
     }
 
-    fn render(&self, schema: &SchemaRef, batches: &[RecordBatch], time_zone: &str, out: &mut String) -> Result<()> {
+    fn render(
+        &self,
+        schema: &SchemaRef,
+        batches: &[RecordBatch],
+        time_zone: &str,
+        out: &mut String,
+    ) -> Result<()> {
         match self.format {
             Format::Table => self.drawn(schema, batches, time_zone, presets::NOTHING, out),
             Format::Box => self.drawn(schema, batches, time_zone, presets::UTF8_FULL_CONDENSED, out),
@@ -123,7 +129,9 @@ impl Printer {
             return self.null.clone();
         }
         column.write(row, &mut text);
-        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
+        text.chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+            .collect()
     }
 
     fn separated(
@@ -196,7 +204,13 @@ impl Printer {
         Ok(())
     }
 
-    fn line(&self, schema: &SchemaRef, batches: &[RecordBatch], time_zone: &str, out: &mut String) -> Result<()> {
+    fn line(
+        &self,
+        schema: &SchemaRef,
+        batches: &[RecordBatch],
+        time_zone: &str,
+        out: &mut String,
+    ) -> Result<()> {
         let width = schema.fields().iter().map(|field| field.name().chars().count()).max().unwrap_or(0);
         for batch in batches {
             let columns = columns(batch, time_zone)?;

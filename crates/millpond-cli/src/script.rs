@@ -42,17 +42,20 @@ pub(crate) async fn run(engine: Engine, args: &Args, printer: Printer) -> ExitCo
 /// The script's name for messages, and its text.
 fn source(args: &Args) -> Result<(String, String)> {
     match &args.file {
+        None if args.command_text.is_empty() => read_stdin(),
         None => Ok(("<command>".into(), args.command_text.join(";\n"))),
-        Some(path) if path.as_os_str() == "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map_err(|e| Error::io("read stdin", &e))?;
-            Ok(("<stdin>".into(), text))
-        }
+        Some(path) if path.as_os_str() == "-" => read_stdin(),
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|e| Error::io(format!("read {path:?}"), &e))?;
             Ok((path.display().to_string(), text))
         }
     }
+}
+
+fn read_stdin() -> Result<(String, String)> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(|e| Error::io("read stdin", &e))?;
+    Ok(("<stdin>".into(), text))
 }
 
 struct Script {
@@ -104,7 +107,16 @@ pub(crate) async fn print_outcome(session: &Session, printer: &Printer, outcome:
             }
             Ok(())
         }
-        Outcome::Rows(rows) => printer.rows(&rows, &session.settings().time_zone()),
+        Outcome::Rows(rows) => {
+            printer.rows(&rows, &session.settings().time_zone())?;
+            if !printer.quiet && rows.late + rows.rejected > 0 {
+                to_stderr(&format!(
+                    "not in the answer: {} rows late, {} rows rejected\n",
+                    rows.late, rows.rejected
+                ));
+            }
+            Ok(())
+        }
         Outcome::Changes(mut changes) => {
             printer.changes_header(&changes.schema())?;
             while let Some(epoch) = changes.next().await? {
@@ -131,6 +143,10 @@ fn report_losses(printer: &Printer, job: &Job) {
     let metrics = job.metrics();
     let (late, rejected) = (metrics.rows_late(), metrics.rows_rejected());
     if !printer.quiet && late + rejected > 0 {
-        to_stderr(&format!("job {} ({}): {late} rows late, {rejected} rows rejected\n", job.id(), job.name()));
+        to_stderr(&format!(
+            "job {} ({}): {late} rows late, {rejected} rows rejected\n",
+            job.id(),
+            job.name()
+        ));
     }
 }

@@ -51,7 +51,10 @@ async fn greet(engine: &Engine, printer: &Printer) {
             Some(dir) => format!("data in {}", dir.display()),
             None => "in memory".into(),
         };
-        to_stderr(&format!("Millpond {} ({place}). End statements with ;  Ctrl-D leaves.\n", env!("CARGO_PKG_VERSION")));
+        to_stderr(&format!(
+            "Millpond {} ({place}). End statements with ;  Ctrl-D leaves.\n",
+            env!("CARGO_PKG_VERSION")
+        ));
     }
     match engine.resume_jobs().await {
         Ok(jobs) => {
@@ -68,7 +71,9 @@ async fn converse(editor: &mut DefaultEditor, session: &Session, printer: &Print
     loop {
         let prompt = if text.is_empty() { PROMPT } else { CONTINUED };
         match tokio::task::block_in_place(|| editor.readline(prompt)) {
-            Ok(line) if text.is_empty() && matches!(line.trim(), "exit" | "quit" | "exit;" | "quit;") => return,
+            Ok(line) if text.is_empty() && matches!(line.trim(), "exit" | "quit" | "exit;" | "quit;") => {
+                return;
+            }
             Ok(line) => {
                 if !text.is_empty() {
                     text.push('\n');
@@ -104,6 +109,10 @@ async fn statements(session: &Session, printer: &Printer, text: &str) {
             outcome = statement => outcome,
             _ = tokio::signal::ctrl_c() => {
                 to_stderr("cancelled\n");
+                for job in session.engine().jobs().into_iter().filter(millpond::Job::is_running) {
+                    let (id, name) = (job.id(), job.name());
+                    to_stderr(&format!("job {id} ({name}) goes on; STOP JOB {id} or CANCEL JOB {id} ends it\n"));
+                }
                 return;
             }
         };

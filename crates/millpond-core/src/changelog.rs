@@ -10,9 +10,9 @@ use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 
+use crate::Result;
 use crate::key::KeyHashes;
 use crate::time::Timestamp;
-use crate::Result;
 
 /// What a row of a changelog says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

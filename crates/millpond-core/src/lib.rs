@@ -18,11 +18,11 @@ pub mod random;
 pub mod time;
 
 pub use changelog::{ChangelogBatch, ChangelogMode, LateTags, RowKind, RowKinds};
-pub use dead_letter::{BadRows, DeadLetter, DeadLetterOffice};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use dead_letter::{BadRows, DeadLetter, DeadLetterOffice};
 pub use epoch::{Barrier, BarrierKind, Element, EpochMark, EpochTime, Watermark};
 pub use error::{Error, ErrorKind, Location, Result};
 pub use id::{CheckpointId, Epoch, JobId, OperatorUid, TaskId};
 pub use key::{KeyGroup, KeyGroupRange, KeyHashes};
 pub use metric::{OperatorMetrics, SourceMetrics};
-pub use time::{Timestamp, TimePrecision};
+pub use time::{TimePrecision, Timestamp};

@@ -48,7 +48,8 @@ pub fn parse_size(text: &str) -> Result<u64> {
 
 /// A duration as people read it: the largest unit that divides it.
 pub fn format_duration(micros: i64) -> String {
-    let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms")];
+    let units =
+        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms")];
     match units.iter().find(|(size, _)| micros != 0 && micros % size == 0) {
         Some((size, unit)) => format!("{} {unit}", micros / size),
         None if micros == 0 => "0".into(),

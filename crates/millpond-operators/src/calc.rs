@@ -110,8 +110,20 @@ impl Calc {
         };
         let columns: Vec<ArrayRef> = self.projection.iter().map(column).collect::<Result<_>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+        self.check_not_null(&columns)?;
         RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
             .map_err(|error| Error::internal(format!("a projection does not give its columns: {error}")))
+    }
+
+    /// A NULL for a column that takes none is the data's fault.
+    fn check_not_null(&self, columns: &[ArrayRef]) -> Result<()> {
+        let fields = self.schema.fields().iter().zip(columns);
+        let broken =
+            fields.filter(|(field, _)| !field.is_nullable()).find(|(_, column)| column.null_count() > 0);
+        broken.map_or(Ok(()), |(field, _)| {
+            Err(Error::data(format!("a row has NULL for column {:?}, which is NOT NULL", field.name()))
+                .with_hint("leave such rows out by WHERE … IS NOT NULL, or replace NULL by COALESCE"))
+        })
     }
 }
 

@@ -24,7 +24,8 @@ pub use fold::ChangelogFold;
 pub use group_aggregate::GroupAggregateFactory;
 pub use join::{JoinFactory, JoinRetention, SideRetention};
 pub use operator::{
-    BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
+    BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory,
+    Progress,
 };
 pub use stateless::{BatchFunction, Stateless};
 pub use union::UnionFactory;

@@ -87,7 +87,12 @@ pub trait Operator: Send {
     /// `process`.
     fn touches(&self, input: InputIndex, batch: &ChangelogBatch) -> Result<KeySets>;
     /// Rows of one input. May emit (stateless) or only update state.
-    fn process(&mut self, ctx: &mut OperatorContext, input: InputIndex, batch: ChangelogBatch) -> Result<Progress>;
+    fn process(
+        &mut self,
+        ctx: &mut OperatorContext,
+        input: InputIndex,
+        batch: ChangelogBatch,
+    ) -> Result<Progress>;
     /// The epoch is complete on all inputs: emit its net change; say which watermark to send on
     /// and when to be woken. `watermark` is in force from the next epoch on.
     fn end_epoch(

@@ -23,16 +23,17 @@ mod properties;
 mod scalar_function;
 mod select_names;
 mod session;
-mod stack;
 pub mod sql_type;
+mod stack;
 pub mod statement;
 pub mod stream_plan;
 mod window_relation;
 
-pub use catalog::{
-    BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark, ViewEntry,
-};
 pub use batch::TableRows;
+pub use catalog::{
+    BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark,
+    ViewEntry,
+};
 pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
 pub use plan_error::is_unsupported;
 pub use planner::{ColumnDescription, Planner};
@@ -40,5 +41,6 @@ pub use session::PlannerSettings;
 pub use sql_type::{arrow_type, sql_type};
 pub use statement::{CreateTable, CreateView, ExplainKind, Insert, ParsedStatement, Show, Statement};
 pub use stream_plan::{
-    NodeId, NodeKind, PlannedQuery, Presentation, SinkTarget, StateBound, StreamNode, StreamPlan, StreamProperties,
+    NodeId, NodeKind, PlannedQuery, Presentation, SinkTarget, StateBound, StreamNode, StreamPlan,
+    StreamProperties,
 };

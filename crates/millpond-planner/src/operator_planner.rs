@@ -125,7 +125,10 @@ impl ScalarUDFImpl for ScaleInterval {
         let intervals = intervals.as_primitive::<IntervalMonthDayNanoType>();
         let scaled: PrimitiveArray<IntervalMonthDayNanoType> =
             numbers.iter().zip(intervals.iter()).map(|(n, interval)| scaled(n?, interval?)).collect();
-        if scaled.null_count() > arrow::compute::or(&arrow::compute::is_null(numbers)?, &arrow::compute::is_null(intervals)?)?.true_count() {
+        if scaled.null_count()
+            > arrow::compute::or(&arrow::compute::is_null(numbers)?, &arrow::compute::is_null(intervals)?)?
+                .true_count()
+        {
             return Err(carried(Error::data("an interval times a number is out of range")));
         }
         Ok(ColumnarValue::Array(Arc::new(scaled) as ArrayRef))

@@ -46,7 +46,7 @@ pub(crate) fn all() -> Vec<ScalarUDF> {
         .into_iter()
         .map(ScalarUDF::from)
         .chain(parts.into_iter().map(ScalarUDF::from))
-        .chain([remainder])
+        .chain([remainder, ScalarUDF::from(DateFormat { signature: any(2) })])
         .collect()
 }
 
@@ -116,6 +116,75 @@ pub(crate) fn marker_value(expr: &Expr, now: i64) -> Option<ScalarValue> {
     }
 }
 
+/// `DATE_FORMAT(ts, 'yyyy-MM-dd HH:mm:ss')`, with the pattern letters of Java, as in Flink.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct DateFormat {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for DateFormat {
+    fn name(&self) -> &str {
+        "date_format"
+    }
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+    fn return_type(&self, _: &[DataType]) -> Result<DataType, DataFusionError> {
+        Ok(DataType::Utf8)
+    }
+    fn simplify(
+        &self,
+        arguments: Vec<Expr>,
+        _: &SimplifyContext,
+    ) -> Result<ExprSimplifyResult, DataFusionError> {
+        let [time, Expr::Literal(ScalarValue::Utf8(Some(pattern)), _)] = arguments.as_slice() else {
+            return Err(carried(Error::invalid("DATE_FORMAT needs a pattern that is a constant text")));
+        };
+        let pattern = strftime_pattern(pattern).map_err(carried)?;
+        let text = ScalarFunction::new_udf(datetime::to_char(), vec![time.clone(), lit(pattern)]);
+        Ok(ExprSimplifyResult::Simplified(cast(Expr::ScalarFunction(text), DataType::Utf8)))
+    }
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue, DataFusionError> {
+        Err(carried(Error::internal("DATE_FORMAT is planned as to_char")))
+    }
+}
+
+/// Java's pattern letters as strftime's.
+fn strftime_pattern(java: &str) -> millpond_core::Result<String> {
+    const LETTERS: [(&str, &str); 11] = [
+        ("yyyy", "%Y"),
+        ("yy", "%y"),
+        ("MM", "%m"),
+        ("dd", "%d"),
+        ("HH", "%H"),
+        ("hh", "%I"),
+        ("mm", "%M"),
+        ("SSS", "%3f"),
+        ("ss", "%S"),
+        ("a", "%p"),
+        ("EEEE", "%A"),
+    ];
+    let (mut rest, mut strftime) = (java, String::new());
+    while let Some(first) = rest.chars().next() {
+        if let Some((letters, code)) = LETTERS.iter().find(|(letters, _)| rest.starts_with(letters)) {
+            strftime.push_str(code);
+            rest = &rest[letters.len()..];
+        } else if let Some((quoted, after)) = rest.strip_prefix('\'').and_then(|rest| rest.split_once('\'')) {
+            strftime.push_str(&quoted.replace('%', "%%"));
+            rest = after;
+        } else if first.is_ascii_alphabetic() {
+            return Err(Error::invalid(format!(
+                "the pattern {java:?} of DATE_FORMAT has the unknown letter '{first}'"
+            ))
+            .with_hint("known are yyyy, yy, MM, dd, HH, hh, mm, ss, SSS, a, EEEE; quote other text"));
+        } else {
+            strftime.push_str(if first == '%' { "%%" } else { &rest[..first.len_utf8()] });
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    Ok(strftime)
+}
+
 /// `MOD(a, b)`: `a % b`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Remainder {
@@ -145,7 +214,10 @@ impl ScalarUDFImpl for Remainder {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue, DataFusionError> {
         let dividend = arguments.args[0].to_array(arguments.number_rows)?;
         let divisor = arguments.args[1].to_array(arguments.number_rows)?;
-        Ok(ColumnarValue::Array(arrow::compute::kernels::numeric::rem(&dividend.as_ref(), &divisor.as_ref())?))
+        Ok(ColumnarValue::Array(arrow::compute::kernels::numeric::rem(
+            &dividend.as_ref(),
+            &divisor.as_ref(),
+        )?))
     }
 }
 

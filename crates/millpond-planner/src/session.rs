@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use chrono_tz::Tz;
 use datafusion::common::config::{ConfigNonZeroUsize, ConfigOptions};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, DataFusionError, TableReference};
 use datafusion::execution::context::{SessionConfig, SessionState};
 use datafusion::execution::session_state::SessionStateBuilder;
@@ -22,6 +23,7 @@ use datafusion::logical_expr::{
     AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, LogicalPlanBuilder, ScalarUDF, TableSource, WindowUDF,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use millpond_core::{Error, Result};
@@ -94,8 +96,9 @@ impl Session {
     /// The expression, ready to be evaluated over batches of `schema`.
     pub(crate) fn physical(&self, expr: &Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>> {
         let context = PhysicalPlanningContext::default();
-        datafusion::physical_expr::create_physical_expr(expr, schema, &ExecutionProps::new(), &context)
-            .map_err(from_datafusion)
+        let lowered =
+            datafusion::physical_expr::create_physical_expr(expr, schema, &ExecutionProps::new(), &context);
+        lowered.and_then(overflow_checked).map_err(from_datafusion)
     }
 
     /// Names of all functions, sorted.
@@ -269,6 +272,21 @@ impl ContextProvider for Binder<'_> {
     fn udwf_names(&self) -> Vec<String> {
         self.session.state.window_functions().keys().cloned().collect()
     }
+}
+
+/// Integer arithmetic that fails where it would wrap.
+fn overflow_checked(expr: Arc<dyn PhysicalExpr>) -> datafusion::common::Result<Arc<dyn PhysicalExpr>> {
+    let checked =
+        expr.transform_up(|expr| {
+            let any: &dyn std::any::Any = expr.as_ref();
+            Ok(match any.downcast_ref::<BinaryExpr>() {
+                Some(binary) => Transformed::yes(
+                    Arc::new(binary.clone().with_fail_on_overflow(true)) as Arc<dyn PhysicalExpr>
+                ),
+                None => Transformed::no(expr),
+            })
+        });
+    Ok(checked?.data)
 }
 
 /// A connector table in a logical plan.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use millpond_core::limits::CHANNEL_ELEMENTS_MAX;
-use millpond_core::{CheckpointId, Element, Error, ErrorKind, Result};
+use millpond_core::{CheckpointId, Element, Epoch, Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument;
 
@@ -331,8 +331,13 @@ impl Supervisor {
             if stopping || self.job.client.is_some() {
                 return Err(error);
             }
+            if error.kind() == ErrorKind::Unavailable && self.has_done_nothing() {
+                return Err(error);
+            }
             let completed = self.job.history.last_completed().map(|report| report.checkpoint);
+            let told = error.clone();
             let pause = restarts.pause(error, completed)?;
+            tracing::warn!(job = %self.job.options.job, error = %told, ?pause, "the job has failed and is started again");
             self.progress.restarts.fetch_add(1, Ordering::SeqCst);
             // Wakes those whose command the failed attempt has taken with it.
             self.status.send_modify(|_| {});
@@ -340,6 +345,14 @@ impl Supervisor {
             self.job.background.resume();
         }
         Err(Error::internal("attempts have run out"))
+    }
+
+    /// Whether not one epoch has passed since the job was started: what is missing now was missing
+    /// from the beginning, so it is the user's to mend rather than ours to wait for.
+    fn has_done_nothing(&self) -> bool {
+        let counters = lock(&self.progress.counters);
+        let done = counters.signals.as_ref().map(|signals| signals.done()).unwrap_or_default();
+        done == Epoch::default() && self.progress.restarts.load(Ordering::SeqCst) == 0
     }
 
     /// One attempt; an error comes with whether the user had asked the job to stop.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use millpond_core::{Error, OperatorMetrics, OperatorUid, Result, Watermark};
+use millpond_core::{CheckpointId, Error, OperatorMetrics, OperatorUid, Result, Watermark};
 use millpond_operators::BuildContext;
 use millpond_state::{CheckpointMetadata, OperatorSnapshot, StateStore};
 
@@ -40,6 +40,8 @@ impl Restored {
             store.next_generation()?;
         }
         let newest = store.checkpoints(options.verify)?.into_iter().next();
+        let chosen = newest.as_ref().map(|stored| stored.metadata.checkpoint);
+        refuse_to_repeat(chosen, store.newest_completed(), sinks, options)?;
         let Some(metadata) = newest.map(|stored| stored.metadata) else {
             settle(sinks, &Pending::default(), options, background)?;
             return Ok(Self(None));
@@ -111,6 +113,31 @@ impl Restored {
 
 fn knows(snapshot: Option<&OperatorSnapshot>, table: &str) -> bool {
     snapshot.is_some_and(|operator| operator.tables.contains_key(table))
+}
+
+/// Falling back behind a checkpoint whose output may be visible would write that output again.
+fn refuse_to_repeat(
+    chosen: Option<CheckpointId>,
+    completed: CheckpointId,
+    sinks: &[SinkNode],
+    options: &JobOptions,
+) -> Result<()> {
+    if chosen.unwrap_or_default() >= completed {
+        return Ok(());
+    }
+    let from = chosen.map_or_else(|| "the start".to_string(), |chosen| format!("checkpoint {chosen}"));
+    let Some(sink) = sinks.iter().find(|sink| sink.connector.is_transactional()) else {
+        tracing::warn!(job = %options.job, %completed, "checkpoint {completed} is damaged or gone: going on from {from}");
+        return Ok(());
+    };
+    Err(Error::corrupt(format!("checkpoint {completed} of {} is damaged or gone", options.job))
+        .with_detail(format!(
+            "its output in table \"{}\" is visible already; going on from {from} would write it twice",
+            sink.table
+        ))
+        .with_hint(
+            "put the checkpoint's files back, or remove the job's output and its state and run it anew",
+        ))
 }
 
 /// Commits what is owed and removes what earlier starts have begun.

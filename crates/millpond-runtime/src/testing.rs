@@ -536,6 +536,10 @@ impl StateStore for FakeStore {
     fn last_checkpoint_id(&self) -> CheckpointId {
         self.disk.lock().unwrap().last
     }
+    fn newest_completed(&self) -> CheckpointId {
+        let disk = self.disk.lock().unwrap();
+        disk.checkpoints.iter().map(|metadata| metadata.checkpoint).max().unwrap_or_default()
+    }
     fn write_delta(
         &self,
         uid: &OperatorUid,

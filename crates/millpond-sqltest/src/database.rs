@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use millpond::{
-    Engine, EngineOptions, Error, Job, ManualClock, Outcome, Random, Result, Rows, Session, TextFormat, Timestamp,
-    split_statements,
+    Engine, EngineOptions, Error, Job, ManualClock, Outcome, Random, Result, Rows, Session, TextFormat,
+    Timestamp, split_statements,
 };
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 
@@ -79,7 +79,8 @@ impl std::error::Error for TestError {}
 impl Database {
     fn open(file: &Path, mode: &Mode) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|e| Error::io("make a temporary folder", &e))?;
-        std::fs::create_dir(folder.path().join("test")).map_err(|e| Error::io("make a temporary folder", &e))?;
+        std::fs::create_dir(folder.path().join("test"))
+            .map_err(|e| Error::io("make a temporary folder", &e))?;
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(START_MS)));
         let engine = engine(folder.path(), &clock, mode)?;
         Ok(Self {
@@ -229,7 +230,8 @@ fn texts(rows: &Rows, time_zone: &str) -> Result<DBOutput<DefaultColumnType>> {
 fn lines_of(batch: &millpond::RecordBatch, time_zone: &str) -> Result<Vec<Vec<String>>> {
     let zone = time_zone.parse().map_err(|_| Error::invalid(format!("{time_zone:?} is not a time zone")))?;
     let format = TextFormat::display(zone);
-    let columns = batch.columns().iter().map(|column| format.formatter(column)).collect::<Result<Vec<_>>>()?;
+    let columns =
+        batch.columns().iter().map(|column| format.formatter(column)).collect::<Result<Vec<_>>>()?;
     let value = |row: usize, column: &millpond::ColumnText| -> String {
         if column.is_null(row) {
             return "NULL".into();
@@ -275,9 +277,9 @@ impl Command {
             ["CRASH"] => Self::Crash,
             ["EPOCH"] => Self::Epoch,
             ["RESTART"] => Self::Restart(None),
-            ["RESTART", "PARALLELISM", n] => {
-                Self::Restart(Some(n.parse().map_err(|_| Error::invalid(format!("{n:?} is not a number of tasks")))?))
-            }
+            ["RESTART", "PARALLELISM", n] => Self::Restart(Some(
+                n.parse().map_err(|_| Error::invalid(format!("{n:?} is not a number of tasks")))?,
+            )),
             ["ADVANCE", "TIME", ..] => {
                 let duration = words[2..].join(" ");
                 Self::AdvanceTime(millpond::parse_duration(duration.trim_matches('\''))?)

@@ -87,8 +87,11 @@ impl Mode {
             &[CRASH, ""],
         ];
         let mut random = Random::seeded(seed);
-        let chosen: Vec<&str> =
-            GROUPS.iter().map(|group| group[random.below(group.len() as u64) as usize]).filter(|name| !name.is_empty()).collect();
+        let chosen: Vec<&str> = GROUPS
+            .iter()
+            .map(|group| group[random.below(group.len() as u64) as usize])
+            .filter(|name| !name.is_empty())
+            .collect();
         let mut mode = Self { name: format!("random({})", chosen.join("+")), ..Self::plain() };
         for name in chosen {
             let part = match name {

@@ -304,6 +304,9 @@ fn in_use(folder: &Path, lock: &Path) -> Error {
 pub(crate) struct Fence {
     pub(crate) generation: u64,
     pub(crate) last_checkpoint: CheckpointId,
+    /// The newest checkpoint that was ever complete.
+    #[serde(default)]
+    pub(crate) completed: CheckpointId,
 }
 
 impl Fence {
@@ -328,6 +331,7 @@ impl Fence {
         Ok(Fence {
             generation: stored.generation.max(seen.generation),
             last_checkpoint: stored.last_checkpoint.max(seen.last_checkpoint),
+            completed: stored.completed.max(seen.completed),
         })
     }
 
@@ -404,9 +408,9 @@ mod tests {
     #[test]
     fn a_lost_fence_jumps_ahead() {
         let folder = tempfile::tempdir().unwrap();
-        let none = Fence { generation: 0, last_checkpoint: CheckpointId(0) };
+        let none = Fence { generation: 0, last_checkpoint: CheckpointId(0), completed: CheckpointId(0) };
         assert_eq!(Fence::read(folder.path(), none).unwrap(), none);
-        let seen = Fence { generation: 4, last_checkpoint: CheckpointId(9) };
+        let seen = Fence { generation: 4, last_checkpoint: CheckpointId(9), completed: CheckpointId(8) };
         assert_eq!(Fence::read(folder.path(), seen).unwrap().generation, 1004);
         seen.write(folder.path()).unwrap();
         assert_eq!(Fence::read(folder.path(), none).unwrap(), seen);

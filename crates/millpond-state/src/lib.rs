@@ -7,16 +7,16 @@
 //!                        ▲                                                          │
 //!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
 
+pub mod column;
 mod files;
+pub mod key_index;
+pub mod keyed_rows;
 pub mod metadata;
+pub mod multimap_table;
+pub mod reader;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 mod snapshot;
-pub mod column;
-pub mod key_index;
-pub mod keyed_rows;
-pub mod multimap_table;
-pub mod reader;
 pub mod store;
 pub mod table;
 pub mod value_table;

@@ -37,8 +37,10 @@ impl SnapshotReader {
 
     /// Completed checkpoints, newest first.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointMetadata>> {
-        let mut ids: Vec<CheckpointId> =
-            files::names(&self.folder)?.iter().filter_map(|name| files::parse_checkpoint_folder(name)).collect();
+        let mut ids: Vec<CheckpointId> = files::names(&self.folder)?
+            .iter()
+            .filter_map(|name| files::parse_checkpoint_folder(name))
+            .collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
         let mut found = Vec::new();
         for id in ids {
@@ -50,7 +52,12 @@ impl SnapshotReader {
     /// The live rows of one table of an operator; `None` for a table that never held a row.
     ///
     /// Errors: *Invalid* when there is no such operator or table, with those there are.
-    pub fn rows(&self, checkpoint: &CheckpointMetadata, uid: &OperatorUid, table: &str) -> Result<Option<SnapshotRows>> {
+    pub fn rows(
+        &self,
+        checkpoint: &CheckpointMetadata,
+        uid: &OperatorUid,
+        table: &str,
+    ) -> Result<Option<SnapshotRows>> {
         let operator = checkpoint.operators.get(uid).ok_or_else(|| {
             let known: Vec<&str> = checkpoint.operators.keys().map(|uid| uid.0.as_str()).collect();
             Error::invalid(format!("checkpoint {} holds no operator \"{uid}\"", checkpoint.checkpoint))
@@ -67,7 +74,9 @@ impl SnapshotReader {
         for parts in snapshot.parts.values() {
             let read = parts.iter().map(|part| self.part(&def, part, range)).collect::<Result<Vec<_>>>()?;
             let folded = snapshot::fold(&def, &read, true, None)?;
-            batches.extend(folded.batches.iter().map(|batch| table_columns(&def, batch)).collect::<Result<Vec<_>>>()?);
+            batches.extend(
+                folded.batches.iter().map(|batch| table_columns(&def, batch)).collect::<Result<Vec<_>>>()?,
+            );
         }
         Ok(Some(SnapshotRows { schema: def.schema, batches }))
     }

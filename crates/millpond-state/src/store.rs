@@ -191,6 +191,9 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     fn next_generation(&self) -> Result<u64>;
     /// The largest checkpoint number ever used in the folder, aborted ones included.
     fn last_checkpoint_id(&self) -> CheckpointId;
+    /// The newest checkpoint that was ever complete, also if it is damaged or gone by now: up to
+    /// it, sinks may have committed. Zero if there was none.
+    fn newest_completed(&self) -> CheckpointId;
     /// Makes a delta (or, `base`, everything) of a task's table durable and answers the *whole*
     /// list of parts that the table of this task now consists of, oldest first. When the deltas
     /// outweigh the base, the parts are merged into a new base here. What was written for a

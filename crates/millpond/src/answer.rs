@@ -33,9 +33,18 @@ pub struct Rows {
     pub schema: SchemaRef,
     /// Rows.
     pub batches: Vec<RecordBatch>,
+    /// Input rows that are not in the answer because they came late.
+    pub late: u64,
+    /// Input records that could not be used.
+    pub rejected: u64,
 }
 
 impl Rows {
+    /// An answer for which no row was left out.
+    pub(crate) fn complete(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+        Self { schema, batches, late: 0, rejected: 0 }
+    }
+
     /// Number of rows.
     pub fn num_rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
@@ -49,8 +58,9 @@ impl Rows {
         };
         let columns: Vec<ArrayRef> = (0..names.len()).map(column).collect();
         let schema = Arc::new(Schema::new(fields));
-        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns are built from the schema");
-        Self { schema, batches: vec![batch] }
+        let batch =
+            RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns are built from the schema");
+        Self::complete(schema, vec![batch])
     }
 }
 
@@ -84,8 +94,10 @@ impl QueryResult {
     pub async fn batches(self) -> Result<Vec<RecordBatch>> {
         match self.inner {
             Inner::Rows(batches) => Ok(batches),
-            Inner::Changes(_) => Err(Error::invalid("the query reads unbounded input and never has all its rows")
-                .with_hint("use QueryResult::changes")),
+            Inner::Changes(_) => {
+                Err(Error::invalid("the query reads unbounded input and never has all its rows")
+                    .with_hint("use QueryResult::changes"))
+            }
         }
     }
     /// The changes of the result, epoch by epoch; a bounded query gives its rows as one.
@@ -146,7 +158,9 @@ impl Changes {
                 fold.add(batch)?;
             }
         }
-        present(&self.schema, fold.into_batches()?, presentation)
+        let metrics = self.job.metrics();
+        let rows = present(&self.schema, fold.into_batches()?, presentation)?;
+        Ok(Rows { late: metrics.rows_late(), rejected: metrics.rows_rejected(), ..rows })
     }
 }
 
@@ -156,14 +170,14 @@ fn present(schema: &SchemaRef, batches: Vec<RecordBatch>, presentation: &Present
     let shown = Arc::new(schema.project(&visible)?);
     if presentation.is_plain() {
         let batches = batches.iter().map(|batch| batch.project(&visible)).collect::<Result<_, _>>()?;
-        return Ok(Rows { schema: shown, batches });
+        return Ok(Rows::complete(shown, batches));
     }
     let whole = concat_batches(schema, &batches)?;
     let sorted = if presentation.sort.is_empty() { whole } else { sort(&whole, &presentation.sort)? };
     let skip = presentation.skip.min(sorted.num_rows());
     let length = presentation.fetch.unwrap_or(usize::MAX).min(sorted.num_rows() - skip);
     let batch = sorted.slice(skip, length).project(&visible)?;
-    Ok(Rows { schema: shown, batches: vec![batch] })
+    Ok(Rows::complete(shown, vec![batch]))
 }
 
 fn sort(whole: &RecordBatch, keys: &[(usize, bool, bool)]) -> Result<RecordBatch> {

@@ -103,8 +103,11 @@ fn read(text: &str) -> Result<(Vec<CatalogRecord>, usize)> {
             Some(record) => records.push(record),
             None if good + line.len() == text.len() => break,
             None => {
-                return Err(Error::corrupt(format!("record {} of the catalog log is damaged", records.len() + 1))
-                    .with_hint("restore the file from a backup"));
+                return Err(Error::corrupt(format!(
+                    "record {} of the catalog log is damaged",
+                    records.len() + 1
+                ))
+                .with_hint("restore the file from a backup"));
             }
         }
         good += line.len();

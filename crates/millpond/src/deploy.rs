@@ -91,7 +91,10 @@ impl Cut<'_> {
             NodeKind::Sink(target) => {
                 let connector = (self.deployment.connector)(&target.table)?;
                 let sink = connector.sink.clone().ok_or_else(|| {
-                    Error::invalid(format!("table {:?} cannot be written: its connector only reads", target.table))
+                    Error::invalid(format!(
+                        "table {:?} cannot be written: its connector only reads",
+                        target.table
+                    ))
                 })?;
                 let fragment = self.end_of(node.inputs[0]);
                 let sink = SinkNode { uid: node.uid.clone(), table: target.table.clone(), connector: sink };
@@ -181,7 +184,9 @@ impl Cut<'_> {
         let (from, exchange) = match &self.homes[node] {
             Home::Exchange(from, keys) if keys.is_empty() => (*from, Exchange::Single),
             Home::Exchange(from, keys) => (*from, Exchange::Hash(keys.clone())),
-            Home::Fragment(from) if self.fragments[*from].parallelism == receivers => (*from, Exchange::Forward),
+            Home::Fragment(from) if self.fragments[*from].parallelism == receivers => {
+                (*from, Exchange::Forward)
+            }
             Home::Fragment(from) => (*from, Exchange::Single),
             Home::Nowhere => unreachable!("inputs are placed before their consumers"),
         };

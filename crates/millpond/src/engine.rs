@@ -97,6 +97,10 @@ impl Engine {
         for (key, value) in &options.settings {
             base_settings.set(key, value, "command line")?;
         }
+        if let Some(file) = options.data_dir.as_ref().filter(|path| path.is_file()) {
+            return Err(Error::invalid(format!("{file:?} is a file, not a data directory"))
+                .with_hint(format!("to run it as a script: millpond -f {}", file.display())));
+        }
         let (log, records) = match &options.data_dir {
             None => (None, Vec::new()),
             Some(dir) => CatalogLog::open(dir).map(|(log, records)| (Some(log), records))?,
@@ -210,7 +214,12 @@ impl Engine {
     pub async fn crash_and_restore(&self) -> Result<()> {
         let crashed: Vec<JobRecord> = {
             let state = self.state();
-            state.jobs.values().filter(|record| record.handle.as_ref().is_some_and(Job::is_running)).cloned().collect()
+            state
+                .jobs
+                .values()
+                .filter(|record| record.handle.as_ref().is_some_and(Job::is_running))
+                .cloned()
+                .collect()
         };
         for mut record in crashed {
             if let Some(job) = record.handle.take() {

@@ -28,14 +28,15 @@ mod show;
 mod snapshot_query;
 
 pub use answer::{Changes, Outcome, QueryResult, Rows};
+pub use arrow::array::RecordBatch;
 pub use engine::{Engine, EngineOptions};
 pub use job::Job;
 pub use millpond_connect::format::text::{BytesText, ColumnText, TextFormat};
-pub use arrow::array::RecordBatch;
 pub use millpond_core::quantity::parse_duration;
 pub use millpond_core::random::Random;
 pub use millpond_core::{
-    ChangelogBatch, Clock, Error, ErrorKind, JobId, Location, ManualClock, Result, RowKind, SystemClock, Timestamp,
+    ChangelogBatch, Clock, Error, ErrorKind, JobId, Location, ManualClock, Result, RowKind, SystemClock,
+    Timestamp,
 };
 pub use millpond_operators::fold::ChangelogFold;
 pub use millpond_planner::diagnostic::render;

@@ -9,8 +9,9 @@ use millpond_connect::ConnectorTable;
 use millpond_connect::factory::{TableSpec, open_table};
 use millpond_core::{Error, JobId, Location, Result};
 use millpond_planner::{
-    BoundTable, CreateTable, CreateView, Insert, ParsedStatement, PlannedQuery, Planner, PlannerSettings, Statement,
-    StatementSource, StreamPlan, TableFacts, TableRows, ViewEntry, is_unsupported, parse_one, split_statements,
+    BoundTable, CreateTable, CreateView, Insert, ParsedStatement, PlannedQuery, Planner, PlannerSettings,
+    Statement, StatementSource, StreamPlan, TableFacts, TableRows, ViewEntry, is_unsupported, parse_one,
+    split_statements,
 };
 use millpond_runtime::{Environment, JobGraph, JobOptions, RestartPolicy, start_job};
 use millpond_state::{Backend, StoreOptions};
@@ -100,6 +101,11 @@ impl Session {
             Statement::StopJob { job } => self.stop(JobId(*job)).await,
             Statement::CancelJob { job } => self.cancel(JobId(*job)).await,
         }
+    }
+
+    /// The engine that the session speaks to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The session's settings now.
@@ -240,7 +246,9 @@ impl Session {
                     self.planner()?.check_view(&create)?;
                     self.add_view(&create, text);
                 }
-                other => return Err(Error::corrupt(format!("the catalog log holds {other:?} as a definition"))),
+                other => {
+                    return Err(Error::corrupt(format!("the catalog log holds {other:?} as a definition")));
+                }
             }
         }
         Ok(())
@@ -283,8 +291,18 @@ impl Session {
         }
         let hash = millpond_core::key::text_hash(&normalise(text));
         let ordinal = state.ordinals.entry(hash).or_default();
-        *ordinal += 1;
-        format!("{hash:016x}-{ordinal}")
+        // A job of this text that was stopped is meant, rather than a second one beside it.
+        let stopped = (1..=*ordinal).map(|ordinal| format!("{hash:016x}-{ordinal}")).find(|identity| {
+            let engine = self.engine.state();
+            engine
+                .jobs
+                .values()
+                .any(|job| job.identity == *identity && job.ended.as_deref() == Some("stopped"))
+        });
+        stopped.unwrap_or_else(|| {
+            *ordinal += 1;
+            format!("{hash:016x}-{ordinal}")
+        })
     }
 
     /// What to answer for a job that was there before: finished, or at work.
@@ -303,7 +321,22 @@ impl Session {
         }
         let record = record.clone();
         drop(state);
+        self.refuse_lost_state(&record)?;
         Ok(Some(Outcome::Job(self.start(&record, plan)?)))
+    }
+
+    /// A job whose state was in the memory of a process that is gone cannot go on: its output may
+    /// be visible, and would be written again.
+    fn refuse_lost_state(&self, record: &JobRecord) -> Result<()> {
+        let lost = self.settings().backend() == Backend::Memory
+            && self.engine.data_dir().is_some()
+            && !self.engine.state().memory_stores.contains_key(&record.id);
+        if !lost {
+            return Ok(());
+        }
+        let (id, name) = (record.id, &record.name);
+        Err(Error::invalid(format!("job {id} ({name}) cannot go on: its state was in memory and is gone"))
+            .with_hint(format!("CANCEL JOB {id}, remove its output and run it anew; 'state.backend' = 'rocksdb' survives restarts")))
     }
 
     fn record_of(&self, identity: String, text: &str, inserts: &[Insert]) -> Result<JobRecord> {
@@ -334,7 +367,9 @@ impl Session {
                 other => return Err(Error::corrupt(format!("the catalog log holds {other:?} as a job"))),
             }
         }
-        let plan = plans.pop().ok_or_else(|| Error::corrupt("the catalog log holds a job without a statement"))?;
+        self.refuse_lost_state(record)?;
+        let plan =
+            plans.pop().ok_or_else(|| Error::corrupt("the catalog log holds a job without a statement"))?;
         self.start(record, &plan)
     }
 
@@ -378,7 +413,11 @@ impl Session {
 
     fn connector(&self, table: &str) -> Result<Arc<ConnectorTable>> {
         let state = self.engine.state();
-        state.connectors.get(table).cloned().ok_or_else(|| Error::invalid(format!("there is no table {table:?}")))
+        state
+            .connectors
+            .get(table)
+            .cloned()
+            .ok_or_else(|| Error::invalid(format!("there is no table {table:?}")))
     }
 }
 
@@ -409,8 +448,10 @@ impl Session {
 
     async fn run_query(&self, planned: PlannedQuery, emit_changes: bool) -> Result<Outcome> {
         if emit_changes && !planned.presentation.is_plain() {
-            return Err(Error::invalid("EMIT CHANGES shows changes as they come: ORDER BY and LIMIT have no place in it")
-                .with_hint("leave out ORDER BY and LIMIT, or EMIT CHANGES"));
+            return Err(Error::invalid(
+                "EMIT CHANGES shows changes as they come: ORDER BY and LIMIT have no place in it",
+            )
+            .with_hint("leave out ORDER BY and LIMIT, or EMIT CHANGES"));
         }
         let changes = self.changes_of(&planned.plan)?;
         if !planned.bounded || emit_changes {
@@ -448,19 +489,24 @@ impl Session {
         query: &sqlparser::ast::Query,
         mut tables: TableRows,
     ) -> Result<Rows> {
+        let mut rejected = 0;
         for table in planner.tables_read(query)? {
             if tables.contains_key(&table) {
                 continue;
             }
             let scan = planner.plan_scan(&table)?;
             if !scan.bounded {
-                return Err(Error::invalid(format!("table {table:?} is unbounded and cannot be read in batch")));
+                return Err(Error::invalid(format!(
+                    "table {table:?} is unbounded and cannot be read in batch"
+                )));
             }
             let rows = self.changes_of(&scan.plan)?.fold(&scan.presentation).await?;
+            rejected += rows.rejected;
             tables.insert(table, rows.batches);
         }
         let batches = planner.run_batch(query, &tables, self.engine.shared.clock.now()).await?;
-        Ok(Rows { schema: planner.query_schema(query)?, batches })
+        let rows = Rows::complete(planner.query_schema(query)?, batches);
+        Ok(Rows { rejected, ..rows })
     }
 }
 
@@ -534,7 +580,13 @@ fn blank(out: &mut String) {
 
 /// Where two definitions part ways.
 fn difference(old: &str, new: &str) -> String {
-    let same = old.char_indices().zip(new.chars()).take_while(|((_, a), b)| a == b).map(|((at, a), _)| at + a.len_utf8()).last().unwrap_or(0);
+    let same = old
+        .char_indices()
+        .zip(new.chars())
+        .take_while(|((_, a), b)| a == b)
+        .map(|((at, a), _)| at + a.len_utf8())
+        .last()
+        .unwrap_or(0);
     let from = old[..same].rfind([',', '(']).map_or(0, |at| at + 1);
     let excerpt = |text: &str| -> String { text[from..].trim().chars().take(80).collect() };
     format!("it has «{}», the new one «{}»", excerpt(old), excerpt(new))

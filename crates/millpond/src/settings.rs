@@ -67,13 +67,20 @@ const BACKENDS: &[(&str, &str)] = &[
 const BAD_ROWS: &[(&str, &str)] = &[("fail", "fail"), ("skip", "skip"), ("dead-letter", "dead-letter")];
 const MODES: &[(&str, &str)] = &[("streaming", "streaming"), ("batch", "batch")];
 const VERIFY: &[(&str, &str)] = &[("size", "size"), ("crc", "crc")];
-const CHECKPOINT_MODES: &[(&str, &str)] = &[("exactly_once", "exactly_once"), ("exactly-once", "exactly_once")];
+const CHECKPOINT_MODES: &[(&str, &str)] =
+    &[("exactly_once", "exactly_once"), ("exactly-once", "exactly_once")];
 
 /// The default that depends on whether there is a data directory.
 const WITH_DATA_DIR: &str = "";
 
 const DEFINITIONS: &[Definition] = &[
-    define("bad-rows", &[], Check::Words(BAD_ROWS), "fail", "what happens to unreadable rows: fail, skip or dead-letter"),
+    define(
+        "bad-rows",
+        &[],
+        Check::Words(BAD_ROWS),
+        "fail",
+        "what happens to unreadable rows: fail, skip or dead-letter",
+    ),
     define("batch.rows", &[], Check::Number(1, BATCH_ROWS_MAX as u64), "8192", "rows of a batch, at most"),
     define(
         "checkpoint.every-rows",
@@ -147,10 +154,19 @@ const DEFINITIONS: &[Definition] = &[
         "256",
         "number of key groups; fixed for a job's life",
     ),
-    define("parallelism", &["parallelism.default"], Check::Number(1, 1_024), "", "tasks per fragment (default: cores)"),
+    define(
+        "parallelism",
+        &["parallelism.default"],
+        Check::Number(1, 1_024),
+        "",
+        "tasks per fragment (default: cores)",
+    ),
     define(
         "restart.attempts",
-        &["restart-strategy.fixed-delay.attempts", "restart-strategy.exponential-delay.attempts-before-reset-backoff"],
+        &[
+            "restart-strategy.fixed-delay.attempts",
+            "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        ],
         Check::Number(0, 1_000_000),
         "10",
         "restarts after failures that may pass",
@@ -162,8 +178,20 @@ const DEFINITIONS: &[Definition] = &[
         "false",
         "start although the checkpoint holds state of operators that are gone",
     ),
-    define("restore.verify", &[], Check::Words(VERIFY), "size", "what is checked before a checkpoint is chosen"),
-    define("runtime-mode", &["execution.runtime-mode"], Check::Words(MODES), "streaming", "batch: bounded queries by batch execution"),
+    define(
+        "restore.verify",
+        &[],
+        Check::Words(VERIFY),
+        "size",
+        "what is checked before a checkpoint is chosen",
+    ),
+    define(
+        "runtime-mode",
+        &["execution.runtime-mode"],
+        Check::Words(MODES),
+        "streaming",
+        "batch: bounded queries by batch execution",
+    ),
     define(
         "source.idle-timeout",
         &["table.exec.source.idle-timeout"],
@@ -186,7 +214,13 @@ const DEFINITIONS: &[Definition] = &[
         "",
         "folder of the checkpoints (default <data dir>/jobs)",
     ),
-    define("time-zone", &["table.local-time-zone"], Check::TimeZone, "UTC", "time zone of TIMESTAMP_LTZ and CURRENT_DATE"),
+    define(
+        "time-zone",
+        &["table.local-time-zone"],
+        Check::TimeZone,
+        "UTC",
+        "time zone of TIMESTAMP_LTZ and CURRENT_DATE",
+    ),
 ];
 
 /// Keys of DIALECT.md that this version does not have yet: refused by name rather than as typing errors.
@@ -249,14 +283,14 @@ impl Check {
                 "false" => Ok("false".into()),
                 _ => Err(Error::invalid(format!("{text:?} is neither true nor false"))),
             },
-            Check::Words(words) => {
-                words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| (*value).into()).ok_or_else(
-                    || {
-                        let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                        Error::invalid(format!("{text:?} is not one of {}", all.join(", ")))
-                    },
-                )
-            }
+            Check::Words(words) => words
+                .iter()
+                .find(|(word, _)| word.eq_ignore_ascii_case(text))
+                .map(|(_, value)| (*value).into())
+                .ok_or_else(|| {
+                    let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                    Error::invalid(format!("{text:?} is not one of {}", all.join(", ")))
+                }),
             Check::TimeZone => match text.parse::<chrono_tz::Tz>() {
                 Ok(zone) => Ok(zone.name().into()),
                 Err(_) => Err(Error::invalid(format!("{text:?} is not a time zone"))
@@ -281,7 +315,8 @@ impl Settings {
             return Ok(());
         }
         let definition = definition(key)?;
-        let value = definition.check.canonical(value).map_err(|error| error.context(format!("setting '{key}'")))?;
+        let value =
+            definition.check.canonical(value).map_err(|error| error.context(format!("setting '{key}'")))?;
         self.values.insert(definition.key, (value, set_by));
         Ok(())
     }
@@ -474,7 +509,12 @@ mod tests {
     #[test]
     fn values_are_checked_at_set() {
         let mut settings = Settings::new(false);
-        for (key, value) in [("parallelism", "0"), ("epoch.interval", "soon"), ("time-zone", "Mars/Olympus"), ("bad-rows", "drop")] {
+        for (key, value) in [
+            ("parallelism", "0"),
+            ("epoch.interval", "soon"),
+            ("time-zone", "Mars/Olympus"),
+            ("bad-rows", "drop"),
+        ] {
             let error = settings.set(key, value, "session").unwrap_err();
             assert!(error.message().contains(key), "{error}");
         }

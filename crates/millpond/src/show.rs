@@ -5,6 +5,7 @@ use millpond_planner::{ExplainKind, Show, Statement};
 use millpond_runtime::JobStatus;
 
 use crate::answer::{Outcome, Rows};
+use crate::catalog_log::CatalogRecord;
 use crate::job::{Job, JobRecord};
 use crate::session::Session;
 
@@ -42,8 +43,16 @@ impl Session {
     fn show_jobs(&self) -> Rows {
         let state = self.engine.state();
         let rows: Vec<Vec<Option<String>>> = state.jobs.values().map(job_row).collect();
-        let names =
-            ["job id", "job name", "state", "rows read", "late rows", "rejected rows", "watermark", "last checkpoint"];
+        let names = [
+            "job id",
+            "job name",
+            "state",
+            "rows read",
+            "late rows",
+            "rejected rows",
+            "watermark",
+            "last checkpoint",
+        ];
         Rows::of_texts(&names, &rows)
     }
 
@@ -71,7 +80,14 @@ impl Session {
             .into_iter()
             .map(|column| {
                 let null = if column.nullable { "TRUE" } else { "FALSE" };
-                vec![Some(column.name), Some(column.data_type), Some(null.into()), column.key, column.extras, column.watermark]
+                vec![
+                    Some(column.name),
+                    Some(column.data_type),
+                    Some(null.into()),
+                    column.key,
+                    column.extras,
+                    column.watermark,
+                ]
             })
             .collect();
         Ok(Outcome::Rows(Rows::of_texts(&["name", "type", "null", "key", "extras", "watermark"], &rows)))
@@ -126,10 +142,25 @@ impl Session {
     }
 
     pub(crate) async fn cancel(&self, id: JobId) -> Result<Outcome> {
-        let job = self.engine.job(id)?;
-        job.cancel().await;
-        job.note_end("cancelled")?;
+        match self.engine.job(id) {
+            Ok(job) => {
+                job.cancel().await;
+                job.note_end("cancelled")?;
+            }
+            Err(error) => self.cancel_waiting(id).ok_or(error)??,
+        }
         Ok(Outcome::Done(None))
+    }
+
+    /// Ends a job of the catalog that does not run; `None` if there is no such job.
+    fn cancel_waiting(&self, id: JobId) -> Option<Result<()>> {
+        let mut state = self.engine.state();
+        state.jobs.get(&id).filter(|record| record.ended.is_none())?;
+        let ended = state.record(&CatalogRecord::JobEnded { id, how: "cancelled".into() });
+        if let Some(record) = state.jobs.get_mut(&id) {
+            record.ended = Some("cancelled".into());
+        }
+        Some(ended)
     }
 }
 

@@ -60,7 +60,8 @@ impl Session {
     fn job_folder(&self, job: &str) -> Result<PathBuf> {
         let (id, settings) = {
             let state = self.engine.state();
-            let record = state.jobs.values().find(|record| record.id.to_string() == job || record.name == job);
+            let record =
+                state.jobs.values().find(|record| record.id.to_string() == job || record.name == job);
             let record = record.ok_or_else(|| {
                 Error::invalid(format!("there is no job '{job}'")).with_hint("SHOW JOBS lists them")
             })?;
@@ -76,9 +77,11 @@ impl Session {
 
 fn choose(checkpoints: Vec<CheckpointMetadata>, call: &StateCall) -> Result<CheckpointMetadata> {
     let ids: Vec<String> = checkpoints.iter().map(|checkpoint| checkpoint.checkpoint.to_string()).collect();
-    let wanted = |checkpoint: &CheckpointMetadata| call.checkpoint.is_none_or(|id| id == checkpoint.checkpoint.0);
+    let wanted =
+        |checkpoint: &CheckpointMetadata| call.checkpoint.is_none_or(|id| id == checkpoint.checkpoint.0);
     checkpoints.into_iter().find(wanted).ok_or_else(|| match call.checkpoint {
-        None => Error::invalid(format!("job '{}' has no checkpoint yet", call.job)).with_hint("CHECKPOINT takes one"),
+        None => Error::invalid(format!("job '{}' has no checkpoint yet", call.job))
+            .with_hint("CHECKPOINT takes one"),
         Some(id) => Error::invalid(format!("job '{}' has no checkpoint {id}", call.job))
             .with_hint(format!("it has {}", ids.join(", "))),
     })
@@ -133,8 +136,10 @@ impl VisitorMut for Calls {
 fn state_call(args: &[FunctionArg]) -> Result<StateCall> {
     let texts: Option<Vec<String>> = args.iter().map(literal).collect();
     let usage = || {
-        Error::invalid("checkpoint_state takes a job, an operator's uid and, if wanted, a checkpoint's number")
-            .with_hint("for example checkpoint_state('1', 'group-aggregate-1a2b3c4d', 42)")
+        Error::invalid(
+            "checkpoint_state takes a job, an operator's uid and, if wanted, a checkpoint's number",
+        )
+        .with_hint("for example checkpoint_state('1', 'group-aggregate-1a2b3c4d', 42)")
     };
     match texts.as_deref() {
         Some([job, uid]) => Ok(StateCall { job: job.clone(), uid: uid.clone(), checkpoint: None }),

@@ -76,7 +76,7 @@ impl Folder {
     /// What the checkpoints on disk refer to, and the largest numbers seen.
     fn survey(&self) -> Result<(Ledger, Fence)> {
         let mut ledger = Ledger::default();
-        let mut seen = Fence { generation: 0, last_checkpoint: CheckpointId(0) };
+        let mut seen = Fence { generation: 0, last_checkpoint: CheckpointId(0), completed: CheckpointId(0) };
         for checkpoint in self.checkpoints()? {
             seen.last_checkpoint = seen.last_checkpoint.max(checkpoint);
             let (kept, generation) = self.survey_checkpoint(checkpoint)?;
@@ -317,6 +317,9 @@ impl StateStore for FilesystemStore {
     fn last_checkpoint_id(&self) -> CheckpointId {
         lock(&self.fence).last_checkpoint
     }
+    fn newest_completed(&self) -> CheckpointId {
+        lock(&self.fence).completed
+    }
     fn write_delta(
         &self,
         uid: &OperatorUid,
@@ -336,6 +339,10 @@ impl StateStore for FilesystemStore {
         self.saw(metadata.checkpoint);
         self.check(metadata)?;
         metadata::write(&self.folder().checkpoint(metadata.checkpoint), metadata)?;
+        let mut fence = lock(&self.fence);
+        fence.completed = fence.completed.max(metadata.checkpoint);
+        fence.write(self.path())?;
+        drop(fence);
         self.tables.ledger().commit(metadata.checkpoint, Kept::of(metadata));
         Ok(())
     }

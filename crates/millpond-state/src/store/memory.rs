@@ -93,6 +93,9 @@ impl StateStore for MemoryStore {
     fn last_checkpoint_id(&self) -> CheckpointId {
         CheckpointId(self.last_checkpoint.load(Ordering::SeqCst))
     }
+    fn newest_completed(&self) -> CheckpointId {
+        lock(&self.checkpoints).keys().next_back().copied().unwrap_or_default()
+    }
     fn write_delta(
         &self,
         uid: &OperatorUid,

@@ -237,6 +237,9 @@ impl StateStore for RocksStore {
     fn last_checkpoint_id(&self) -> CheckpointId {
         self.parquet.last_checkpoint_id()
     }
+    fn newest_completed(&self) -> CheckpointId {
+        self.parquet.newest_completed()
+    }
     fn write_delta(
         &self,
         uid: &OperatorUid,

@@ -8,7 +8,10 @@ use crate::text::lines;
 async fn a_bounded_query_gives_all_its_rows() {
     let engine = Engine::ephemeral().unwrap();
     let session = engine.session();
-    session.execute("CREATE TABLE t (a INT) WITH ('connector' = 'values', 'data' = '1\n2\n3')").await.unwrap();
+    session
+        .execute("CREATE TABLE t (a INT) WITH ('connector' = 'values', 'data' = '1\n2\n3')")
+        .await
+        .unwrap();
     let answer = session.query("SELECT a * 2 AS b FROM t ORDER BY b DESC").await.unwrap();
     assert_eq!(lines(&answer.batches().await.unwrap()), ["6", "4", "2"]);
 }
@@ -20,7 +23,10 @@ async fn an_unbounded_query_gives_changes_until_it_is_dropped() {
     let create = "CREATE TABLE g (i BIGINT) WITH ('connector' = 'datagen', 'rows-per-second' = '1000', \
                   'fields.i.kind' = 'sequence', 'fields.i.start' = '1', 'fields.i.end' = '1000000')";
     session.execute(create).await.unwrap();
-    session.execute("CREATE TABLE u (i INT) WITH ('connector' = 'datagen', 'rows-per-second' = '1000')").await.unwrap();
+    session
+        .execute("CREATE TABLE u (i INT) WITH ('connector' = 'datagen', 'rows-per-second' = '1000')")
+        .await
+        .unwrap();
     let mut changes = session.query("SELECT i FROM u").await.unwrap().into_changes().unwrap();
     let epoch = changes.next().await.unwrap().expect("datagen goes on for ever");
     assert!(epoch.iter().all(|batch| batch.num_rows() > 0));
@@ -43,7 +49,10 @@ async fn a_job_can_be_stopped_and_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(dir.path().join("data")).unwrap();
     let session = engine.session();
-    session.execute("CREATE TABLE u (i INT) WITH ('connector' = 'datagen', 'rows-per-second' = '1000')").await.unwrap();
+    session
+        .execute("CREATE TABLE u (i INT) WITH ('connector' = 'datagen', 'rows-per-second' = '1000')")
+        .await
+        .unwrap();
     session.execute("CREATE TABLE b (i INT) WITH ('connector' = 'blackhole')").await.unwrap();
     let millpond::Outcome::Job(job) = session.execute("INSERT INTO b SELECT i FROM u").await.unwrap() else {
         panic!("an INSERT is a job")

@@ -46,7 +46,8 @@ fn tables(disorder: u32) -> String {
 
 /// FNV-1a over a line.
 fn fnv(line: &str) -> u64 {
-    line.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    line.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 async fn check(settings: &[(&str, &str)], disorder: u32, queries: &[&str]) {

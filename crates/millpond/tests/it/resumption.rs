@@ -38,7 +38,10 @@ async fn an_unfinished_job_goes_on_and_a_finished_one_is_reported() {
     let session = engine.session();
     let Outcome::Job(job) = session.execute(&script).await.unwrap() else { panic!("the job goes on") };
     job.wait().await.unwrap();
-    assert_eq!(rows(&session, "SELECT COUNT(*), COUNT(DISTINCT i), SUM(i) FROM chosen").await, ["10000,10000,250025000"]);
+    assert_eq!(
+        rows(&session, "SELECT COUNT(*), COUNT(DISTINCT i), SUM(i) FROM chosen").await,
+        ["10000,10000,250025000"]
+    );
     drop((job, session, engine));
 
     let engine = Engine::open(dir.path().join("data")).unwrap();
@@ -62,6 +65,8 @@ async fn another_definition_of_the_same_name_is_refused_with_the_difference() {
     session.execute(create).await.unwrap();
     let error = session.execute(&create.replace("b INT", "b BIGINT")).await.unwrap_err();
     assert!(error.detail().unwrap().contains("b BIGINT"), "{error}");
-    let Outcome::Rows(Rows { batches, .. }) = session.execute("SHOW TABLES").await.unwrap() else { panic!("rows") };
+    let Outcome::Rows(Rows { batches, .. }) = session.execute("SHOW TABLES").await.unwrap() else {
+        panic!("rows")
+    };
     assert_eq!(lines(&batches), ["t"]);
 }

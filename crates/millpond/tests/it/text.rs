@@ -7,7 +7,8 @@ pub(crate) fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let format = TextFormat::display("UTC".parse().unwrap());
     let mut lines = Vec::new();
     for batch in batches {
-        let columns: Vec<_> = batch.columns().iter().map(|column| format.formatter(column).unwrap()).collect();
+        let columns: Vec<_> =
+            batch.columns().iter().map(|column| format.formatter(column).unwrap()).collect();
         for row in 0..batch.num_rows() {
             let mut line = String::new();
             for (i, column) in columns.iter().enumerate() {
