@@ -1,4 +1,4 @@
-//! House rules: one place each (DESIGN), checked over the sources and run as a test.
+//! House rules: one place each, checked over the sources and run as a test.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Rendering: rows as text in each of the formats of DIALECT.md § 4.
+//! Rendering: rows as text in each of the formats that the manual names.
 //!
 //! Results go to stdout, everything else to stderr.
 

@@ -1,4 +1,4 @@
-//! The epoch clock: when an epoch ends (DESIGN.md § 1).
+//! The epoch clock: when an epoch ends.
 //!
 //! Epoch *e* closes when it has something to say and (a) every source reports nothing more ready
 //! and no epoch is in flight, or (b) its age reaches `epoch.interval`, or (c) its budget of rows is

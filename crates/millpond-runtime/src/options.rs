@@ -59,7 +59,7 @@ impl Default for RestartPolicy {
 }
 
 impl Default for JobOptions {
-    /// The defaults of DIALECT.md § 2 without a data directory.
+    /// The documented defaults without a data directory.
     fn default() -> Self {
         Self {
             job: String::new(),

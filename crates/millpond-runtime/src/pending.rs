@@ -2,7 +2,7 @@
 //!
 //! What a sink has prepared for checkpoint *n* is committed once the metadata of *n*, or of a
 //! later checkpoint, is durable. An aborted checkpoint leaves its committables here: the job did
-//! not restart, so their rows will not be read again (STATE.md § 3.4). Only a restore forgets them.
+//! not restart, so their rows will not be read again. Only a restore forgets them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! At a barrier a task freezes (cheap), forwards the mark at once, and leaves the rest to a
 //! background thread: pre-commits of sinks first, because their committables are owed whatever
-//! becomes of the checkpoint (STATE.md § 3.4), then the delta of each table.
+//! becomes of the checkpoint, then the delta of each table.
 //!
 //!     task: freeze ──FrozenTask──▶ background: pre-commit, write_delta ──SnapshotEvent──▶ driver
 

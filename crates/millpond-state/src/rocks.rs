@@ -1,7 +1,7 @@
 //! RocksDB: the only place that calls it.
 //!
 //! A delta enters as sorted files that are ingested, never by puts: no log, no memtable, nothing
-//! to flush, so that a hard-link checkpoint costs milliseconds (STATE.md § 1.3).
+//! to flush, so that a hard-link checkpoint costs milliseconds.
 //!
 //!     key    kg u16 BE │ table id u16 BE │ [window end i64 BE, sign flipped] │ identity row
 //!     value  version u8 │ value row
@@ -297,7 +297,7 @@ fn options() -> Options {
     options.create_if_missing(true);
     options.set_block_based_table_factory(&blocks);
     options.set_compression_type(DBCompressionType::Lz4);
-    // Half the cost of levels for files that arrive sorted (STATE.md § 1.7).
+    // Half the cost of levels for files that arrive sorted.
     options.set_compaction_style(DBCompactionStyle::Universal);
     options.set_level_zero_file_num_compaction_trigger(8);
     options.set_max_background_jobs(2);

@@ -252,7 +252,7 @@ fn write_failure(path: &Path, def: &TableDef, error: &ParquetError) -> Error {
     }
 }
 
-/// Measured (STATE.md § 1.4): a third of the bytes of dictionaries, and four times as fast.
+/// Measured: a third of the bytes of dictionaries, and four times as fast.
 fn writer_properties(schema: &Schema, notes: &[(&str, String)]) -> WriterProperties {
     let notes = notes.iter().map(|(key, value)| KeyValue::new(format!("millpond.{key}"), value.clone()));
     let level = ZstdLevel::try_new(1).expect("zstd has a level 1");

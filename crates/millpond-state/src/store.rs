@@ -7,7 +7,7 @@
 //!     for each table:  write_delta ──▶ TablePart (durable, with length and CRC32C)
 //!     then once:       commit(metadata) — the commit point — then retain
 //!
-//! Layout (STATE.md § 4), below the job's folder:
+//! Layout, below the job's folder:
 //!
 //!     LOCK  GENERATION                                    one process; one number per start
 //!     chk-42/metadata.json                                the checkpoint exists iff this does

@@ -1,6 +1,6 @@
 //! The value table: key → one row of typed columns, in memory, dirty-tracked.
 //!
-//! A freeze gathers the dirty rows into a delta (STATE.md § 2.1, the gather form): about 72 ns a
+//! A freeze gathers the dirty rows into a delta: about 72 ns a
 //! changed row, nothing for the others.
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};

@@ -223,7 +223,7 @@ const DEFINITIONS: &[Definition] = &[
     ),
 ];
 
-/// Keys of DIALECT.md that this version does not have yet: refused by name rather than as typing errors.
+/// Documented keys that this version does not have yet: refused by name rather than as typing errors.
 const NOT_YET: &[&str] = &[
     "checkpoint.max-concurrent",
     "checkpoint.trigger",

@@ -262,7 +262,7 @@ fn script(random: &mut Random) -> Script {
         .collect()
 }
 
-/// What DESIGN.md § 3 says, row by row: lines and the number of rows late for all their windows.
+/// What the manual says, row by row: lines and the number of rows late for all their windows.
 fn reference(script: &Script, window: &WindowSpec) -> (Vec<Line>, u64) {
     let mut groups: BTreeMap<(i64, i64), Vec<i64>> = BTreeMap::new();
     let (mut in_force, mut late) = (i64::MIN, 0);

@@ -1,4 +1,4 @@
-//! What crashes and failing disks leave behind (STATE.md § 3.8): the checkpoint before it is used,
+//! What crashes and failing disks leave behind: the checkpoint before it is used,
 //! or reading is refused.
 
 use super::model::files_below;
