@@ -1,8 +1,10 @@
 //! SHOW, DESCRIBE, EXPLAIN, CHECKPOINT, STOP and CANCEL: looking in and steering.
 
+use millpond_core::quantity::format_duration;
 use millpond_core::{Error, JobId, Result};
 use millpond_planner::{ExplainKind, Show, Statement};
-use millpond_runtime::JobStatus;
+use millpond_runtime::{CheckpointReport, JobStatus};
+use millpond_state::{CheckpointMetadata, SnapshotReader};
 
 use crate::answer::{Outcome, Rows};
 use crate::catalog_log::CatalogRecord;
@@ -23,7 +25,7 @@ impl Session {
             Show::Functions => names("function name", self.planner()?.functions()),
             Show::Settings => self.show_settings(),
             Show::Jobs => self.show_jobs(),
-            Show::Checkpoints => self.show_checkpoints(),
+            Show::Checkpoints => self.show_checkpoints()?,
         };
         Ok(Outcome::Rows(rows))
     }
@@ -56,22 +58,29 @@ impl Session {
         Rows::of_texts(&names, &rows)
     }
 
-    fn show_checkpoints(&self) -> Rows {
+    /// Those of this process with how they went; of jobs that do not run, those on disk.
+    fn show_checkpoints(&self) -> Result<Rows> {
+        let records: Vec<JobRecord> = self.engine.state().jobs.values().cloned().collect();
         let mut rows = Vec::new();
-        for job in self.engine.jobs() {
-            for report in job.checkpoints() {
-                rows.push(vec![
-                    Some(job.id().to_string()),
-                    Some(report.checkpoint.to_string()),
-                    Some(report.trigger.name().into()),
-                    Some(report.status_text()),
-                    Some(millpond_core::quantity::format_duration(millis(report.duration))),
-                    Some(report.bytes.to_string()),
-                    Some(report.rows.to_string()),
-                ]);
+        for record in records {
+            match &record.handle {
+                Some(job) => {
+                    rows.extend(job.checkpoints().iter().map(|report| report_row(record.id, report)))
+                }
+                None => rows.extend(self.stored_checkpoints(&record)?),
             }
         }
-        Rows::of_texts(&["job id", "checkpoint id", "trigger", "status", "duration", "bytes", "rows"], &rows)
+        let names = ["job id", "checkpoint id", "trigger", "status", "duration", "bytes", "rows"];
+        Ok(Rows::of_texts(&names, &rows))
+    }
+
+    fn stored_checkpoints(&self, record: &JobRecord) -> Result<Vec<Vec<Option<String>>>> {
+        let settings = self.engine.session_with(&record.settings)?.settings();
+        let folder = self.engine.job_dir(record.id, &settings).filter(|folder| folder.is_dir());
+        let Some(folder) = folder else { return Ok(Vec::new()) };
+        let mut stored = SnapshotReader::new(folder).checkpoints()?;
+        stored.reverse();
+        Ok(stored.iter().map(|metadata| stored_row(record.id, metadata)).collect())
     }
 
     pub(crate) fn describe(&self, name: &str) -> Result<Outcome> {
@@ -126,7 +135,7 @@ impl Session {
             rows.push(vec![
                 Some(job.id().to_string()),
                 Some(report.checkpoint.to_string()),
-                Some(millpond_core::quantity::format_duration(millis(report.duration))),
+                Some(format_duration(millis(report.duration))),
                 Some(report.bytes.to_string()),
                 Some(report.rows.to_string()),
             ]);
@@ -167,6 +176,38 @@ impl Session {
 /// Whole milliseconds, in microseconds: finer is noise in a report.
 fn millis(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
+}
+
+fn report_row(job: JobId, report: &CheckpointReport) -> Vec<Option<String>> {
+    let texts = [
+        job.to_string(),
+        report.checkpoint.to_string(),
+        report.trigger.name().into(),
+        report.status_text(),
+        format_duration(millis(report.duration)),
+        report.bytes.to_string(),
+        report.rows.to_string(),
+    ];
+    texts.map(Some).to_vec()
+}
+
+/// Bytes and rows of all files that the checkpoint refers to, older ones included.
+fn stored_row(job: JobId, metadata: &CheckpointMetadata) -> Vec<Option<String>> {
+    let tables = metadata.operators.values().flat_map(|operator| operator.tables.values());
+    let parts: Vec<_> = tables.flat_map(|table| table.parts.values().flatten()).collect();
+    let bytes: u64 = parts.iter().filter_map(|part| part.file.as_ref()).map(|file| file.bytes).sum();
+    let rows: u64 = parts.iter().map(|part| part.rows).sum();
+    let micros = metadata.completed_at.0.saturating_sub(metadata.triggered_at.0);
+    let texts = [
+        job.to_string(),
+        metadata.checkpoint.to_string(),
+        metadata.trigger.clone(),
+        "COMPLETED".into(),
+        format_duration(micros / 1000 * 1000),
+        bytes.to_string(),
+        rows.to_string(),
+    ];
+    texts.map(Some).to_vec()
 }
 
 fn names(title: &str, names: Vec<String>) -> Rows {
