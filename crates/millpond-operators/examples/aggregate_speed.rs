@@ -1,6 +1,8 @@
 //! Rows per second of COUNT(*), SUM(v), MAX(v) by one BIGINT key, on one thread.
 //!
-//!     cargo run --release --example aggregate_speed
+//! ```text
+//! cargo run --release --example aggregate_speed
+//! ```
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

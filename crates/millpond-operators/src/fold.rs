@@ -5,7 +5,9 @@
 //! by its key. Rows taken back are marked dead, and left out when the rest is read or when most
 //! are dead.
 //!
-//!     index: key ─▶ youngest row ─▶ older row ─▶ …       rows: batch 0 [x . x x]  batch 1 [. x]
+//! ```text
+//! index: key ─▶ youngest row ─▶ older row ─▶ …       rows: batch 0 [x . x x]  batch 1 [. x]
+//! ```
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;

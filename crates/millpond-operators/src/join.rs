@@ -5,8 +5,10 @@
 //! its rows comes second, and the result does not depend on how the sides interleave. A row that
 //! is taken back is paired likewise, and its pairs are taken back.
 //!
-//!     left batch ──▶ keep in left table          right batch ──▶ keep in right table
-//!         └──probe──▶ right table ─▶ pairs ─▶ residual filter ─▶ output ◀─ …
+//! ```text
+//! left batch ──▶ keep in left table          right batch ──▶ keep in right table
+//!     └──probe──▶ right table ─▶ pairs ─▶ residual filter ─▶ output ◀─ …
+//! ```
 //!
 //! Invariants: pairs leave in batches of at most `BATCH_ROWS_MAX`, however skewed a key is
 //! (invariant 12); a row with a NULL key is neither paired nor kept, unless NULL equals NULL.

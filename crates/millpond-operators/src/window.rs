@@ -6,9 +6,11 @@
 //! day then has 23 or 25 hours twice a year; [`WindowSpec::instant`] finds the moment at which a
 //! local end is reached.
 //!
-//!     panes (gcd of size and slide)   | p1 | p2 | p3 | p4 |
-//!     window of 3 panes, slide 1      |<--- w1 ---->|
-//!                                          |<--- w2 ---->|
+//! ```text
+//! panes (gcd of size and slide)   | p1 | p2 | p3 | p4 |
+//! window of 3 panes, slide 1      |<--- w1 ---->|
+//!                                      |<--- w2 ---->|
+//! ```
 
 use std::sync::Arc;
 

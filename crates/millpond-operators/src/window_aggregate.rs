@@ -12,8 +12,10 @@
 //! not yet fired must not count in those: it stays out of the shared panes, and goes to the
 //! overlay of each window that it is in time for.
 //!
-//!     watermark in force ─┐      ┌─ tag of the row
-//!     | w1 fired          |  w2  |  w3    w4      row in time for w3, w4: overlay[w3], overlay[w4]
+//! ```text
+//! watermark in force ─┐      ┌─ tag of the row
+//! | w1 fired          |  w2  |  w3    w4      row in time for w3, w4: overlay[w3], overlay[w4]
+//! ```
 //!
 //! Rows that fire have window_time above the previous watermark, and reach the consumer before
 //! the mark that carries the next one: they are not late there (invariant 3).

@@ -1,8 +1,10 @@
 //! EXPLAIN: a StreamPlan as a tree, sinks first.
 //!
-//!     Sink totals  append
-//!     └─ WindowAggregate keys=[...]
-//!        uid window-aggregate-0f3a…  append  keys (auction)  watermark window_time  state by watermark …
+//! ```text
+//! Sink totals  append
+//! └─ WindowAggregate keys=[...]
+//!    uid window-aggregate-0f3a…  append  keys (auction)  watermark window_time  state by watermark …
+//! ```
 //!
 //! A node with several consumers is drawn once; its other places refer to its uid.
 

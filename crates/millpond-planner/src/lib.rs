@@ -1,7 +1,9 @@
 //! How SQL becomes a StreamPlan.
 //!
-//!     text ─parse─▶ Statement ─bind─▶ LogicalPlan ─stream rules─▶ optimised LogicalPlan
-//!          ─derive─▶ properties ─choose─▶ StreamPlan
+//! ```text
+//! text ─parse─▶ Statement ─bind─▶ LogicalPlan ─stream rules─▶ optimised LogicalPlan
+//!      ─derive─▶ properties ─choose─▶ StreamPlan
+//! ```
 //!
 //! The crate must not know the runtime, RocksDB or running jobs.
 

@@ -1,6 +1,8 @@
 //! From text to statements: our own grammar of statements around sqlparser's of queries.
 //!
-//!     text ─split─▶ StatementSource ─tokenize─▶ tokens ─statement─▶ Statement
+//! ```text
+//! text ─split─▶ StatementSource ─tokenize─▶ tokens ─statement─▶ Statement
+//! ```
 //!
 //! sqlparser's own statements are a closed enum without watermarks, statement sets or jobs, so
 //! statements are parsed here, by phrases ([`phrase`]); names, types, expressions and queries are

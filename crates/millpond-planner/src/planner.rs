@@ -1,6 +1,8 @@
 //! The planner: the crate's public face.
 //!
-//!     bind (names, types) ─▶ peel ORDER BY and LIMIT ─▶ optimise ─▶ choose operators
+//! ```text
+//! bind (names, types) ─▶ peel ORDER BY and LIMIT ─▶ optimise ─▶ choose operators
+//! ```
 
 use std::sync::Arc;
 

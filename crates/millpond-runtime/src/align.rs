@@ -4,8 +4,10 @@
 //! is returned and all channels continue (invariants 2, 6). A channel that has not delivered *e*
 //! is always read: nothing else may hold it back, so diamonds cannot deadlock.
 //!
-//!     in 0:  a b |7 . . . c          out:  a b x |7 c y
-//!     in 1:  . . x . |7 y
+//! ```text
+//! in 0:  a b |7 . . . c          out:  a b x |7 c y
+//! in 1:  . . x . |7 y
+//! ```
 //!
 //! The watermark of the returned mark is the smallest of the channels that are not idle (the
 //! largest when all are: what has been seen is complete as far as anyone knows), and never goes

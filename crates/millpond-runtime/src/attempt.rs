@@ -1,6 +1,8 @@
 //! One attempt of a job: deploys the graph as tasks and drives them to their end.
 //!
-//!     recover ─▶ channels ─▶ operators with their state ─▶ tails ─▶ spawn ─▶ drive
+//! ```text
+//! recover ─▶ channels ─▶ operators with their state ─▶ tails ─▶ spawn ─▶ drive
+//! ```
 //!
 //! Every (edge, sending task, receiving task) is a channel of its own, so that alignment can hold
 //! one sender back without the others.

@@ -5,7 +5,9 @@
 //! resumed. So no operator holds more than one output batch (invariant 12), and closing a window
 //! of ten million keys neither grows memory nor blocks the thread.
 //!
-//!     process(0) ─▶ out, More     stack: [resume 0] [process 1 out]  ─▶ …  ─▶ tails, then resume 0
+//! ```text
+//! process(0) ─▶ out, More     stack: [resume 0] [process 1 out]  ─▶ …  ─▶ tails, then resume 0
+//! ```
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -5,8 +5,10 @@
 //! used, or (d) a barrier, a statement or the end of the input demands it, or (e) an operator
 //! wants to be woken. While `in_flight_max` epochs are in the graph it stays open, however old.
 //!
-//!     sources ──readiness, rows──▶ Signals, EpochGate ──▶ EpochClock::decide ──EndEpoch──▶ sources
-//!     sinks ────last epoch done──▶ Signals
+//! ```text
+//! sources ──readiness, rows──▶ Signals, EpochGate ──▶ EpochClock::decide ──EndEpoch──▶ sources
+//! sinks ────last epoch done──▶ Signals
+//! ```
 //!
 //! [`EpochClock`] decides and does nothing else. [`Signals`] and [`EpochGate`] are what the tasks
 //! share with it: counters that cost a task one uncontended lock per batch and no message.

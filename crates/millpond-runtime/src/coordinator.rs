@@ -5,8 +5,10 @@
 //! user's, then the automatic ones. A checkpoint is complete when every task has acknowledged it
 //! and the driver has made its metadata durable and committed the sinks.
 //!
-//!     trigger ─▶ Start ─▶ acks … ─▶ Complete ─▶ committed ─▶ report, replies
-//!                  └── timeout, decline, failed commit ─▶ Abort ─▶ report; too many ─▶ Fail
+//! ```text
+//! trigger ─▶ Start ─▶ acks … ─▶ Complete ─▶ committed ─▶ report, replies
+//!              └── timeout, decline, failed commit ─▶ Abort ─▶ report; too many ─▶ Fail
+//! ```
 
 use std::collections::BTreeSet;
 

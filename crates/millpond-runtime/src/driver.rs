@@ -3,9 +3,11 @@
 //! One loop, woken by the bell of the tasks, their snapshots, commands, finished work and timers.
 //! It never waits for a task, so that tasks may wait for it.
 //!
-//!     tasks ──bell, snapshots──▶ driver ──EndEpoch, Poll──▶ source tasks
-//!                                  │
-//!               coordinator.step ◀─┴─▶ background: metadata, commit, retain
+//! ```text
+//! tasks ──bell, snapshots──▶ driver ──EndEpoch, Poll──▶ source tasks
+//!                              │
+//!           coordinator.step ◀─┴─▶ background: metadata, commit, retain
+//! ```
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -4,7 +4,9 @@
 //! rows of each receiver together, then a slice per receiver. The hashes travel along, so that a
 //! key is hashed once per exchange. Marks go to every receiver.
 //!
-//!     batch ──hash, key group──▶ [0 0 0 | 1 1 | 3 3 3]  one take, a slice per task
+//! ```text
+//! batch ──hash, key group──▶ [0 0 0 | 1 1 | 3 3 3]  one take, a slice per task
+//! ```
 
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
 //! The job graph: fragments and the edges between them, ready to be deployed as tasks.
 //!
-//!     Fragment { head, chain, tail } × parallelism = tasks
+//! ```text
+//! Fragment { head, chain, tail } × parallelism = tasks
 //!
-//!     head:  a source, or input edges (exchanges) that are aligned
-//!     chain: operators that pass batches by plain calls; only the first may have several inputs
-//!     tail:  edges to other fragments, a sink, or the client that asked
+//! head:  a source, or input edges (exchanges) that are aligned
+//! chain: operators that pass batches by plain calls; only the first may have several inputs
+//! tail:  edges to other fragments, a sink, or the client that asked
+//! ```
 
 use std::sync::Arc;
 

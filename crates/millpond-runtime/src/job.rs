@@ -6,8 +6,10 @@
 //! that does not pass. Epoch numbers begin anew with each attempt, so "the same epoch" is told by
 //! the checkpoint behind it.
 //!
-//!     start_job ─▶ supervisor ─▶ attempt ─▶ driver, tasks
-//!     JobHandle ── commands, halt ──▶        └─▶ status, reports, counters
+//! ```text
+//! start_job ─▶ supervisor ─▶ attempt ─▶ driver, tasks
+//! JobHandle ── commands, halt ──▶        └─▶ status, reports, counters
+//! ```
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,10 @@
 //!
 //! The crate must not know SQL or the catalog.
 //!
-//!     JobGraph ─start_job─▶ supervisor ─▶ attempt: restore, deploy ─▶ tasks
-//!                                           └─▶ driver: epoch clock, coordinator
+//! ```text
+//! JobGraph ─start_job─▶ supervisor ─▶ attempt: restore, deploy ─▶ tasks
+//!                                       └─▶ driver: epoch clock, coordinator
+//! ```
 //!
 //! A row: `source` ─▶ `chain` ─▶ `tail`, `exchange` ─▶ `align` ─▶ `task` … ─▶ sink.
 //! A barrier: `coordinator` ─▶ `driver` ─▶ `source` ─▶ `task` ─▶ `snapshot` ─▶ `driver` (metadata,

@@ -4,7 +4,9 @@
 //! background thread: pre-commits of sinks first, because their committables are owed whatever
 //! becomes of the checkpoint, then the delta of each table.
 //!
-//!     task: freeze ──FrozenTask──▶ background: pre-commit, write_delta ──SnapshotEvent──▶ driver
+//! ```text
+//! task: freeze ──FrozenTask──▶ background: pre-commit, write_delta ──SnapshotEvent──▶ driver
+//! ```
 
 use std::collections::BTreeMap;
 use std::time::Duration;

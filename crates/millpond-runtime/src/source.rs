@@ -5,8 +5,10 @@
 //! back entirely; a finished one no longer does. Between batches the task listens to the clock;
 //! with nothing ready it says so and rests.
 //!
-//!     split ─poll─▶ rows ─EventTime─▶ columns, late tags ─▶ chain ─▶ tails
-//!     clock ─EndEpoch─▶ mark with this task's watermark, positions as of the mark (invariant 7)
+//! ```text
+//! split ─poll─▶ rows ─EventTime─▶ columns, late tags ─▶ chain ─▶ tails
+//! clock ─EndEpoch─▶ mark with this task's watermark, positions as of the mark (invariant 7)
+//! ```
 
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -5,8 +5,10 @@
 //! goes on at once. Storing what was frozen is background work; one frozen set at a time: barrier
 //! *n + 1* waits until *n* is stored.
 //!
-//!     inputs ─align─▶ batch ─▶ chain ─▶ tails
-//!                     mark  ─▶ end_epoch … ─▶ freeze? ─▶ mark to the tails ─▶ "epoch passed"
+//! ```text
+//! inputs ─align─▶ batch ─▶ chain ─▶ tails
+//!                 mark  ─▶ end_epoch … ─▶ freeze? ─▶ mark to the tails ─▶ "epoch passed"
+//! ```
 
 use std::sync::Arc;
 use std::time::Duration;

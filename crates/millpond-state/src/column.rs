@@ -4,9 +4,11 @@
 //! in one tight loop per column; Arrow arrays are made only for output and snapshots. The layouts
 //! are few: everything that fits 64 bits as an integer (dates and times too) is an `i64`.
 //!
-//!     slot      0   1   2   3
-//!     values  [ 7   0   9   1 ]      gather([2, 0]) ─▶ Arrow [9, 7]
-//!     valid   [ t   f   t   t ]      store([1], [5]) ◀─ Arrow [5]
+//! ```text
+//! slot      0   1   2   3
+//! values  [ 7   0   9   1 ]      gather([2, 0]) ─▶ Arrow [9, 7]
+//! valid   [ t   f   t   t ]      store([1], [5]) ◀─ Arrow [5]
+//! ```
 
 use std::sync::Arc;
 

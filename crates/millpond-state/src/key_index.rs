@@ -5,7 +5,9 @@
 //! the hash table's slots, 2–3 × faster than encoded rows; any other key is encoded by Arrow's
 //! row format into an arena. Slots of removed keys are used again.
 //!
-//!     keys, hashes ──upsert──▶ slots          slots ──keys──▶ key columns
+//! ```text
+//! keys, hashes ──upsert──▶ slots          slots ──keys──▶ key columns
+//! ```
 //!
 //! Floats are made canonical first: one NaN, one zero. The encoding never leaves the process.
 

@@ -3,9 +3,11 @@
 //! Working state is in memory, columnar and vectorised; a store takes what changed since the last
 //! checkpoint; Parquet parts are the documented snapshot. The crate must not know operators or SQL.
 //!
-//!     operator ── ValueTable / WindowTable / MultimapTable ──freeze──▶ Delta ──▶ StateStore
-//!                        ▲                                                          │
-//!                        └────────────────────── load ◀── Parquet parts ◀───────────┘
+//! ```text
+//! operator ── ValueTable / WindowTable / MultimapTable ──freeze──▶ Delta ──▶ StateStore
+//!                    ▲                                                          │
+//!                    └────────────────────── load ◀── Parquet parts ◀───────────┘
+//! ```
 
 pub mod column;
 mod files;

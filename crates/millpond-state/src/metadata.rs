@@ -4,7 +4,9 @@
 //! byte is found before the text is believed. The text, not a re-serialised value, is summed:
 //! another order of keys or another notation of a float must not make a good file bad.
 //!
-//!     { "format": "millpond-checkpoint/1", …, "crc32c": "0a1b2c3d" }
+//! ```text
+//! { "format": "millpond-checkpoint/1", …, "crc32c": "0a1b2c3d" }
+//! ```
 //!
 //! Deleting is two steps, so that a crash never leaves metadata which names missing files:
 //! `metadata.json` → `metadata.json.deleted`, then the files.

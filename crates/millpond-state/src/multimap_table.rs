@@ -4,10 +4,12 @@
 //! key to its oldest row, and links lead on to younger ones. Nothing is copied to be found, and
 //! since Arrow arrays never change, a freeze only shares the batches added since the last one.
 //!
-//!     index: hash, key ─▶ (first, last)          chunk 0        chunk 1
-//!                            │                   ┌──────┐       ┌──────┐
-//!                            └──────────────────▶│ row  │──next▶│ row  │
-//!                                                └──────┘       └──────┘
+//! ```text
+//! index: hash, key ─▶ (first, last)          chunk 0        chunk 1
+//!                        │                   ┌──────┐       ┌──────┐
+//!                        └──────────────────▶│ row  │──next▶│ row  │
+//!                                            └──────┘       └──────┘
+//! ```
 //!
 //! Invariants: a row is in exactly one chain or dead; a chain holds rows of one key, oldest first
 //! (rows moved out of a sparse chunk count as new);

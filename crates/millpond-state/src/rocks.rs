@@ -3,8 +3,10 @@
 //! A delta enters as sorted files that are ingested, never by puts: no log, no memtable, nothing
 //! to flush, so that a hard-link checkpoint costs milliseconds.
 //!
-//!     key    kg u16 BE │ table id u16 BE │ [window end i64 BE, sign flipped] │ identity row
-//!     value  version u8 │ value row
+//! ```text
+//! key    kg u16 BE │ table id u16 BE │ [window end i64 BE, sign flipped] │ identity row
+//! value  version u8 │ value row
+//! ```
 //!
 //! Rows are Arrow's row encoding, which is not promised to be stable: native files are used only
 //! by the version that wrote them, and anything wrong with them means reading Parquet instead.

@@ -4,9 +4,11 @@
 //! value columns are NULL for deletes. It is sorted by (`_kg`, identity), so that a task reads
 //! only its key groups, and the same order serves RocksDB.
 //!
-//!     Delta ──from_delta──▶ PartRows ──write_part──▶ Parquet
-//!                            ▲    └── fold (fold.rs) ──▶ live rows
-//!                            └──────── read_part ◀── Parquet
+//! ```text
+//! Delta ──from_delta──▶ PartRows ──write_part──▶ Parquet
+//!                        ▲    └── fold (fold.rs) ──▶ live rows
+//!                        └──────── read_part ◀── Parquet
+//! ```
 //!
 //!  1. A part holds at most one row per identity.
 //!  2. `expired_through` of a part speaks of *earlier* parts; its own rows are live by it.

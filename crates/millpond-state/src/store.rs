@@ -4,16 +4,20 @@
 //! ingests each delta as sorted files too and takes a hard-link checkpoint. One face serves all.
 //! Everything here blocks and is called from background threads.
 //!
-//!     for each table:  write_delta ──▶ TablePart (durable, with length and CRC32C)
-//!     then once:       commit(metadata) — the commit point — then retain
+//! ```text
+//! for each table:  write_delta ──▶ TablePart (durable, with length and CRC32C)
+//! then once:       commit(metadata) — the commit point — then retain
+//! ```
 //!
 //! Layout, below the job's folder:
 //!
-//!     LOCK  GENERATION                                    one process; one number per start
-//!     chk-42/metadata.json                                the checkpoint exists iff this does
-//!     shared/op=<uid>/table=<name>/<delta|base>-<task>-<checkpoint>-<generation>.parquet
-//!     native/chk-42/…                                     RocksDB hard links (rocksdb only)
-//!     rocksdb/…                                           RocksDB's working files, disposable
+//! ```text
+//! LOCK  GENERATION                                    one process; one number per start
+//! chk-42/metadata.json                                the checkpoint exists iff this does
+//! shared/op=<uid>/table=<name>/<delta|base>-<task>-<checkpoint>-<generation>.parquet
+//! native/chk-42/…                                     RocksDB hard links (rocksdb only)
+//! rocksdb/…                                           RocksDB's working files, disposable
+//! ```
 //!
 //!  1. A file that a checkpoint refers to is never changed, and is removed after it.
 //!  2. A delta whose write failed is kept and becomes part of the next one.

@@ -3,7 +3,9 @@
 //! A chain of single-input operators becomes one fragment. A new fragment starts behind an
 //! exchange, at an operator with several inputs, and behind a node that several consumers share.
 //!
-//!     Source ─ Calc ─ Exchange(k) ─ Aggregate ─ Sink      [Source Calc] ═hash(k)═▶ [Aggregate │ Sink]
+//! ```text
+//! Source ─ Calc ─ Exchange(k) ─ Aggregate ─ Sink      [Source Calc] ═hash(k)═▶ [Aggregate │ Sink]
+//! ```
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! Sessions: statements in, outcomes out. The second corridor, from a SQL string to running tasks:
 //!
-//!     execute ─▶ parse ─▶ run ─▶ (create | insert | query | …) ─▶ plan ─▶ cut ─▶ start
+//! ```text
+//! execute ─▶ parse ─▶ run ─▶ (create | insert | query | …) ─▶ plan ─▶ cut ─▶ start
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

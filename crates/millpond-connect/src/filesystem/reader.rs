@@ -1,8 +1,10 @@
 //! Reads text: turns a stream of bytes into windows for a decoder, and knows the exact position
 //! behind every row.
 //!
-//!     file ─▶ gunzip/unzstd ─▶ buffer [ . . | window . . . ] ─▶ decoder ─▶ columns
-//!                                          ▲ offset, line
+//! ```text
+//! file ─▶ gunzip/unzstd ─▶ buffer [ . . | window . . . ] ─▶ decoder ─▶ columns
+//!                                      ▲ offset, line
+//! ```
 //!
 //! A position is the byte offset (in the decoded stream) and line behind the last record taken.
 //! A record that does not fit into the limit is rejected and its line skipped, so that memory

@@ -2,8 +2,10 @@
 //!
 //! State is columns of a state table, updated in place by one tight loop per call and batch:
 //!
-//!     batch ─▶ inputs (argument + FILTER, evaluated once) ─┬─────────────────▶ fold into columns
-//!                                                          └ DISTINCT: (key, x) → count ─▶ fold
+//! ```text
+//! batch ─▶ inputs (argument + FILTER, evaluated once) ─┬─────────────────▶ fold into columns
+//!                                                      └ DISTINCT: (key, x) → count ─▶ fold
+//! ```
 //!
 //! Sums are exact while they accumulate (128 bits for integers, 192 for decimals; floats
 //! compensated, with NaN and infinities counted apart, so that a retraction undoes them).

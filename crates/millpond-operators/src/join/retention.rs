@@ -5,8 +5,10 @@
 //! times and tags alone, so the pairs of all accepted rows are exact (invariant 1), whatever the
 //! epochs, batches and chunks:
 //!
-//!     interval   late: time + max(keep, 0) ≤ W       dropped: time + keep + max(other's keep, 0) ≤ W
-//!     window     late: last instant of window ≤ W    dropped: the same
+//! ```text
+//! interval   late: time + max(keep, 0) ≤ W       dropped: time + keep + max(other's keep, 0) ≤ W
+//! window     late: last instant of window ≤ W    dropped: the same
+//! ```
 //!
 //! W is the watermark in force and, for lateness, the row's tag if that is larger.
 

@@ -1,8 +1,10 @@
 //! Aggregations: over windows, over rows that carry their window, or per group.
 //!
-//!     Aggregate over a window function, by its window      WindowAggregate, rows assigned inside
-//!     Aggregate by window columns that the rows carry      WindowAggregate, windows attached
-//!     any other Aggregate                                  GroupAggregate
+//! ```text
+//! Aggregate over a window function, by its window      WindowAggregate, rows assigned inside
+//! Aggregate by window columns that the rows carry      WindowAggregate, windows attached
+//! any other Aggregate                                  GroupAggregate
+//! ```
 //!
 //! The first two need appended rows; they append their results when the watermark passes a window.
 

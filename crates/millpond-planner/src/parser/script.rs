@@ -4,8 +4,10 @@
 //! four from running; and the shell must know when a statement is complete. Both need only
 //! quotes, comments, and the one construct that holds semicolons: a statement set.
 //!
-//!     CREATE …; BEGIN STATEMENT SET; INSERT …; INSERT …; END; SELECT …
-//!     └── 1 ──┘ └──────────────────── 2 ───────────────────┘ └── 3 ───┘
+//! ```text
+//! CREATE …; BEGIN STATEMENT SET; INSERT …; INSERT …; END; SELECT …
+//! └── 1 ──┘ └──────────────────── 2 ───────────────────┘ └── 3 ───┘
+//! ```
 
 use millpond_core::Location;
 

@@ -1,9 +1,11 @@
 //! Folding parts: of every identity the newest row wins, deletes drop, expired windows are left
 //! out.
 //!
-//!     base   a=1 b=1 c=1          fold:  a=1 b=2 d=3
-//!     delta      b=2 −c
-//!     delta          d=3
+//! ```text
+//! base   a=1 b=1 c=1          fold:  a=1 b=2 d=3
+//! delta      b=2 −c
+//! delta          d=3
+//! ```
 //!
 //! All rows are sorted by (key group, identity, newest first) by a stable sort that finds the
 //! sorted runs which the parts are; the order within a file is therefore used but not trusted.

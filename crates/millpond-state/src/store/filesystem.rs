@@ -1,8 +1,10 @@
 //! Checkpoints as Parquet parts and one metadata file each, in a job's folder.
 //!
-//!     open:    LOCK → read metadata → GENERATION → remove orphans
-//!     commit:  files are there → chk-N/metadata.json (the commit point) → older ones in progress end
-//!     retain:  metadata.json → .deleted, folder, native links → then files that nobody needs
+//! ```text
+//! open:    LOCK → read metadata → GENERATION → remove orphans
+//! commit:  files are there → chk-N/metadata.json (the commit point) → older ones in progress end
+//! retain:  metadata.json → .deleted, folder, native links → then files that nobody needs
+//! ```
 //!
 //!  1. Orphans are collected only from complete knowledge: while damaged metadata cannot be read,
 //!     parts of earlier starts stay.

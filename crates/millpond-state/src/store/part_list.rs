@@ -1,7 +1,9 @@
 //! The list of parts that a task's table consists of, and when its parts are merged.
 //!
-//!     base(100k) delta(60k)            → one base: the deltas outweigh half of the base
-//!     base(9M) d(800k) d(90k) … d(1k)  → the newest, small ones become one delta
+//! ```text
+//! base(100k) delta(60k)            → one base: the deltas outweigh half of the base
+//! base(9M) d(800k) d(90k) … d(1k)  → the newest, small ones become one delta
+//! ```
 //!
 //! Merging like this keeps sizes growing geometrically towards the base, so that a row is
 //! rewritten a number of times that grows with the logarithm of the table, not with its age.

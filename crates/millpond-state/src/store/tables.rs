@@ -1,7 +1,9 @@
 //! The tables of all tasks: what every store does with deltas, wherever parts are kept.
 //!
-//!     write:  delta ─ sort ─ (+ what a failed write left) ─ (+ parts to merge) ─▶ one part
-//!     read:   parts of every task that touch the range ─ fold ─▶ live rows
+//! ```text
+//! write:  delta ─ sort ─ (+ what a failed write left) ─ (+ parts to merge) ─▶ one part
+//! read:   parts of every task that touch the range ─ fold ─▶ live rows
+//! ```
 //!
 //!  1. A delta is never lost: what cannot be written now is kept and becomes part of the next one.
 //!  2. A list is changed only after its new part is durable.
