@@ -13,7 +13,7 @@ use arrow::datatypes::{
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
 use datafusion::catalog::MemTable;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DataFusionError, ScalarValue, UnnestOptions};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
     Signature, TableScan, UserDefinedLogicalNodeCore, Volatility, lit,
 };
-use millpond_core::{Error, Result, TimePrecision, Timestamp};
+use millpond_core::{Error, Result, TimePrecision, Timestamp, Watermark};
 use sqlparser::ast;
 
 use crate::plan_error::{carried, from_datafusion};
@@ -33,6 +33,9 @@ use crate::window_relation::{WindowShape, WindowTvf};
 
 /// Rows of tables, by table name; all columns, also computed ones.
 pub type TableRows = HashMap<String, Vec<RecordBatch>>;
+
+/// How far tables are complete, by table name.
+pub type TableWatermarks = HashMap<String, Watermark>;
 
 impl Planner {
     /// The names of the tables that a query reads, also through views, sorted.
@@ -45,7 +48,7 @@ impl Planner {
                 {
                     names.push(table.0.bound.name.clone());
                 }
-                Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+                Ok(TreeNodeRecursion::Continue)
             })
             .map_err(from_datafusion)?;
         names.sort_unstable();
@@ -62,7 +65,7 @@ impl Planner {
                 if let LogicalPlan::Extension(extension) = node {
                     found |= extension.node.as_any().is::<WindowTvf>();
                 }
-                Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+                Ok(TreeNodeRecursion::Continue)
             })
             .map_err(from_datafusion)?;
         Ok(found)
@@ -75,9 +78,23 @@ impl Planner {
         tables: &TableRows,
         now: Timestamp,
     ) -> Result<Vec<RecordBatch>> {
+        self.run_batch_at(query, tables, now, None).await
+    }
+
+    /// As [`Planner::run_batch`]; where the tables' watermarks are given, of windows only those
+    /// that are final at them.
+    pub async fn run_batch_at(
+        &self,
+        query: &ast::Query,
+        tables: &TableRows,
+        now: Timestamp,
+        final_at: Option<&TableWatermarks>,
+    ) -> Result<Vec<RecordBatch>> {
         let plan = self.bound(query)?;
         let plan = plan
-            .transform_up_with_subqueries(|node| batch_node(node, tables, now).map(Transformed::yes))
+            .transform_up_with_subqueries(|node| {
+                batch_node(node, tables, now, final_at).map(Transformed::yes)
+            })
             .map_err(from_datafusion)?
             .data;
         let context = SessionContext::new_with_state(self.session.state().clone());
@@ -86,11 +103,18 @@ impl Planner {
     }
 }
 
-fn batch_node(node: LogicalPlan, tables: &TableRows, now: Timestamp) -> Result<LogicalPlan, DataFusionError> {
+fn batch_node(
+    node: LogicalPlan,
+    tables: &TableRows,
+    now: Timestamp,
+    final_at: Option<&TableWatermarks>,
+) -> Result<LogicalPlan, DataFusionError> {
     match node {
         LogicalPlan::TableScan(scan) => batch_scan(scan, tables),
         LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<WindowTvf>() {
-            Some(window) => batch_window(window),
+            Some(window) => {
+                batch_window(window, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
+            }
             None => Ok(LogicalPlan::Extension(extension)),
         },
         other => {
@@ -118,7 +142,7 @@ fn batch_scan(scan: TableScan, tables: &TableRows) -> Result<LogicalPlan, DataFu
 }
 
 /// The window function as a list of window starts, unnested.
-fn batch_window(window: &WindowTvf) -> Result<LogicalPlan, DataFusionError> {
+fn batch_window(window: &WindowTvf, final_at: Option<Watermark>) -> Result<LogicalPlan, DataFusionError> {
     let schema = UserDefinedLogicalNodeCore::schema(window);
     let width = window.input.schema().fields().len();
     let [start, end, time] = [width, width + 1, width + 2].map(|column| schema.field(column).name().clone());
@@ -130,7 +154,7 @@ fn batch_window(window: &WindowTvf) -> Result<LogicalPlan, DataFusionError> {
     let size = window.shape.size();
     let last = size - (precision.last_instant(Timestamp(0)).0).abs();
     let at = |shift: i64| Expr::Column(Column::from_name(&start)) + lit(interval(shift));
-    LogicalPlanBuilder::from(window.input.clone())
+    let windows = LogicalPlanBuilder::from(window.input.clone())
         .project(own.iter().cloned().chain([starts.alias(&start)]))?
         .unnest_column_with_options(
             Column::from_name(&start),
@@ -140,8 +164,45 @@ fn batch_window(window: &WindowTvf) -> Result<LogicalPlan, DataFusionError> {
             Expr::Column(Column::from_name(&start)),
             at(size).alias(&end),
             at(last).alias(&time),
-        ]))?
-        .build()
+        ]))?;
+    match final_at.filter(|watermark| *watermark < Timestamp::MAX) {
+        Some(watermark) => {
+            windows.filter(Expr::Column(Column::from_name(&time)).lt_eq(lit(time_literal(
+                schema.field(width + 2).data_type(),
+                precision,
+                watermark,
+            ))))?
+        }
+        None => windows,
+    }
+    .build()
+}
+
+/// The lowest watermark of the tables beneath a plan, whose scans are those of a batch already.
+fn watermark_of(plan: &LogicalPlan, watermarks: &TableWatermarks) -> Result<Watermark, DataFusionError> {
+    let mut lowest = Timestamp::MAX;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            lowest = lowest.min(watermarks.get(scan.table_name.table()).copied().unwrap_or(Timestamp::MIN));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(lowest)
+}
+
+/// A time as a value of a window's time column.
+fn time_literal(data_type: &DataType, precision: TimePrecision, time: Timestamp) -> ScalarValue {
+    let zone = match data_type {
+        DataType::Timestamp(_, zone) => zone.clone(),
+        _ => None,
+    };
+    let value = Some(precision.from_timestamp(time));
+    match precision {
+        TimePrecision::Second => ScalarValue::TimestampSecond(value, zone),
+        TimePrecision::Millisecond => ScalarValue::TimestampMillisecond(value, zone),
+        TimePrecision::Microsecond => ScalarValue::TimestampMicrosecond(value, zone),
+        TimePrecision::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
+    }
 }
 
 fn interval(micros: i64) -> ScalarValue {

@@ -31,7 +31,7 @@ pub mod statement;
 pub mod stream_plan;
 mod window_relation;
 
-pub use batch::TableRows;
+pub use batch::{TableRows, TableWatermarks};
 pub use catalog::{
     BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark,
     ViewEntry,

@@ -1,39 +1,46 @@
 //! A test file's database: an engine on a data directory of its own, treated as its mode says.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use millpond::{
-    Engine, EngineOptions, Error, Job, ManualClock, Outcome, Random, Result, Rows, Session, TextFormat,
-    Timestamp, split_statements,
+    Engine, EngineOptions, Error, Job, ManualClock, Outcome, Random, Result, Rows, Session, StatementSource,
+    TextFormat, Timestamp, split_statements,
 };
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 
+use crate::judge::{Tally, judge};
 use crate::mode::Mode;
 
 /// The processing time at which every file starts: 2024-01-01 00:00:00.
 const START_MS: i64 = 1_704_067_200_000;
 
 /// Runs a file in a mode; the text of what differs.
-pub(crate) async fn run(file: &Path, mode: &Mode) -> Result<(), String> {
+pub(crate) async fn run(file: &Path, mode: &Mode) -> Result<Tally, String> {
     let (file, mode) = (file.to_path_buf(), mode.clone());
     let runner_file = file.clone();
+    let labels = mode.labels();
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let told = Arc::clone(&tally);
     let mut runner = Runner::new(move || {
-        let database = Database::open(&file, &mode).map_err(TestError);
+        let database = Database::open(&file, &mode, Arc::clone(&told)).map_err(TestError);
         async { database }
     });
     runner.with_column_validator(sqllogictest::default_column_validator);
+    for label in labels {
+        runner.add_label(&label);
+    }
     let outcome = runner.run_file_async(&runner_file).await.map_err(|error| error.to_string());
     runner.shutdown_async().await;
-    outcome
+    outcome.map(|()| *tally.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Writes what the engine answers into a file.
 pub(crate) async fn update(file: &Path) -> Result<()> {
     let path = file.to_path_buf();
     let mut runner = Runner::new(move || {
-        let database = Database::open(&path, &Mode::plain()).map_err(TestError);
+        let database = Database::open(&path, &Mode::plain(), Arc::default()).map_err(TestError);
         async { database }
     });
     runner
@@ -62,6 +69,8 @@ struct Database {
     /// SETs of the file so far: a reopened engine gets them again.
     set: Vec<String>,
     random: Random,
+    /// What the judge has done; read when the file is through.
+    tally: Arc<Mutex<Tally>>,
 }
 
 /// The engine's error, as sqllogictest shows it.
@@ -77,7 +86,7 @@ impl std::fmt::Display for TestError {
 impl std::error::Error for TestError {}
 
 impl Database {
-    fn open(file: &Path, mode: &Mode) -> Result<Self> {
+    fn open(file: &Path, mode: &Mode, tally: Arc<Mutex<Tally>>) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|e| Error::io("make a temporary folder", &e))?;
         std::fs::create_dir(folder.path().join("test"))
             .map_err(|e| Error::io("make a temporary folder", &e))?;
@@ -91,7 +100,8 @@ impl Database {
             file_dir: file.parent().unwrap_or(Path::new(".")).to_path_buf(),
             folder,
             set: Vec::new(),
-            random: Random::seeded(mode.crash.unwrap_or(0)),
+            random: Random::seeded(mode.crash.or(mode.differential).unwrap_or(0)),
+            tally,
         })
     }
 
@@ -109,13 +119,42 @@ impl Database {
         }
         let mut output = DBOutput::StatementComplete(0);
         for source in split_statements(&sql) {
+            let verdict = self.judge(&source).await;
             let outcome = self.session.run(&source).await?;
+            // A query that fails does so in every mode; then its own error is the one to tell.
+            verdict?;
             output = self.output(outcome).await?;
             if source.text.trim_start().get(..3).is_some_and(|word| word.eq_ignore_ascii_case("set")) {
                 self.set.push(source.text.clone());
             }
         }
         Ok(output)
+    }
+
+    /// In differential mode: judges the statement's queries with epochs, batches and tasks of sizes
+    /// that the seed chooses.
+    async fn judge(&mut self, source: &StatementSource) -> Result<()> {
+        if self.mode.differential.is_none() {
+            return Ok(());
+        }
+        let session = self.engine.session();
+        for text in &self.set {
+            session.execute(text).await?;
+        }
+        let cuts = [
+            ("epoch.rows", ["1", "2", "3", "7", "50"]),
+            ("batch.rows", ["1", "2", "5", "8192", "8192"]),
+            ("parallelism", ["1", "1", "2", "3", "4"]),
+        ];
+        let mut told = Vec::new();
+        for (key, values) in cuts {
+            let value = values[self.random.below(values.len() as u64) as usize];
+            session.set_setting(key, value)?;
+            told.push(format!("{key} = {value}"));
+        }
+        let tally = judge(&session, source).await.map_err(|error| error.context(told.join(", ")))?;
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
+        Ok(())
     }
 
     async fn output(&mut self, outcome: Outcome) -> Result<DBOutput<DefaultColumnType>> {

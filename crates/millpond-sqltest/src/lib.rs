@@ -2,12 +2,16 @@
 //!
 //! A file is run in *modes*; every mode expects the same text, because results are folded. A mode
 //! is a set of settings and, for `crash`, a way of treating the engine between and inside
-//! statements. Each run has an empty engine, a data directory and a `$TEST_DIR` of its own.
+//! statements. Each run has an empty engine, a data directory and a `$TEST_DIR` of its own. The mode
+//! `differential` also judges each query after every epoch; see `judge`.
 //!
 //! Statements known only here: `CRASH`, `RESTART [PARALLELISM n]`, `ADVANCE TIME '5 s'`, `EPOCH`.
 
 mod database;
+mod difference;
+mod judge;
 mod mode;
+mod recorder;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +19,7 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt;
 use millpond::{Error, Result};
 
+use crate::judge::Tally;
 pub use crate::mode::Mode;
 use crate::report::Report;
 
@@ -66,7 +71,7 @@ pub async fn run(options: Options) -> Result<bool> {
 /// What came of a run.
 #[derive(Debug)]
 pub(crate) enum RunOutcome {
-    Passed,
+    Passed(Tally),
     /// The file asks not to be run in this mode.
     Skipped,
     Failed(String),
@@ -79,7 +84,7 @@ async fn run_one(file: &Path, mode: &Mode) -> RunOutcome {
         Ok(_) => {
             let (path, mode) = (file.to_path_buf(), mode.clone());
             match tokio::spawn(async move { database::run(&path, &mode).await }).await {
-                Ok(Ok(())) => RunOutcome::Passed,
+                Ok(Ok(tally)) => RunOutcome::Passed(tally),
                 Ok(Err(text)) => RunOutcome::Failed(text),
                 Err(panic) => RunOutcome::Failed(format!("the engine panicked: {panic}")),
             }

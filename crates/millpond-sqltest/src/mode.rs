@@ -11,6 +11,8 @@ pub struct Mode {
     pub settings: Vec<(String, String)>,
     /// Crash inside jobs, and reopen the engine between statements.
     pub crash: Option<u64>,
+    /// Judge each query after every epoch; the seed of the epochs' cuts.
+    pub differential: Option<u64>,
     /// Names of the simple modes that it is made of, for `# torture: skip`.
     parts: Vec<&'static str>,
 }
@@ -29,11 +31,18 @@ const SIMPLE: &[(&str, &[(&str, &str)])] = &[
     ("batch", &[("runtime-mode", "batch")]),
 ];
 const CRASH: &str = "crash";
+const DIFFERENTIAL: &str = "differential";
 
 impl Mode {
     /// With the defaults.
     pub fn plain() -> Self {
-        Self { name: "plain".into(), settings: Vec::new(), crash: None, parts: Vec::new() }
+        Self {
+            name: "plain".into(),
+            settings: Vec::new(),
+            crash: None,
+            differential: None,
+            parts: Vec::new(),
+        }
     }
 
     /// A mode by its name.
@@ -44,22 +53,30 @@ impl Mode {
             "plain" => Ok(Self::plain()),
             CRASH => Ok(Self::crashing(seed)),
             "random" => Ok(Self::random(seed)),
+            DIFFERENTIAL => Ok(Self::judging(seed)),
             _ => match SIMPLE.iter().find(|(simple, _)| *simple == name) {
                 Some((name, settings)) => Ok(Self::simple(name, settings)),
                 None => {
                     let names: Vec<&str> = SIMPLE.iter().map(|(name, _)| *name).collect();
-                    Err(Error::invalid(format!("unknown test mode {name:?}"))
-                        .with_hint(format!("modes: plain, random, crash, {}", names.join(", "))))
+                    Err(Error::invalid(format!("unknown test mode {name:?}")).with_hint(format!(
+                        "modes: plain, random, crash, differential, {}",
+                        names.join(", ")
+                    )))
                 }
             },
         }
     }
 
-    /// Plain, every simple mode, crash, and three random combinations.
+    /// Plain, every simple mode, crash, differential, and three random combinations.
     pub fn all(seed: u64) -> Vec<Self> {
         let simple = SIMPLE.iter().map(|(name, settings)| Self::simple(name, settings));
         let random = (0..3).map(|i| Self::random(seed.wrapping_add(i)));
-        [Self::plain()].into_iter().chain(simple).chain([Self::crashing(seed)]).chain(random).collect()
+        [Self::plain()]
+            .into_iter()
+            .chain(simple)
+            .chain([Self::crashing(seed), Self::judging(seed)])
+            .chain(random)
+            .collect()
     }
 
     /// Whether it is, or is made of, a simple mode.
@@ -67,14 +84,28 @@ impl Mode {
         self.name == name || self.parts.contains(&name)
     }
 
+    /// What `skipif` and `onlyif` know the mode by: its parts, and `crash` or `differential`.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        self.parts.iter().map(|part| (*part).to_string()).collect()
+    }
+
     fn simple(name: &'static str, settings: &[(&str, &str)]) -> Self {
         let settings = settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        Self { name: name.into(), settings, crash: None, parts: vec![name] }
+        Self { name: name.into(), settings, parts: vec![name], ..Self::plain() }
     }
 
     fn crashing(seed: u64) -> Self {
         let settings = vec![("checkpoint.every-rows".into(), "1".into()), ("epoch.rows".into(), "2".into())];
-        Self { name: CRASH.into(), settings, crash: Some(seed), parts: vec![CRASH] }
+        Self { name: CRASH.into(), settings, crash: Some(seed), parts: vec![CRASH], ..Self::plain() }
+    }
+
+    fn judging(seed: u64) -> Self {
+        Self {
+            name: DIFFERENTIAL.into(),
+            differential: Some(seed),
+            parts: vec![DIFFERENTIAL],
+            ..Self::plain()
+        }
     }
 
     /// One choice from each group of simple modes that can stand together.

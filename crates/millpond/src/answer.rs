@@ -5,10 +5,10 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use millpond_core::{ChangelogBatch, Element, Error, Result};
+use millpond_core::{ChangelogBatch, Element, EpochMark, Error, Result};
 use millpond_operators::fold::ChangelogFold;
 use millpond_planner::Presentation;
-use millpond_runtime::JobHandle;
+use millpond_runtime::{JobHandle, JobMetrics};
 use tokio::sync::mpsc;
 
 use crate::job::Job;
@@ -138,16 +138,30 @@ impl Changes {
 
     /// The changes of the next epoch that has any; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<ChangelogBatch>>> {
-        let mut epoch = Vec::new();
+        while let Some((_, changes)) = self.next_epoch().await? {
+            if !changes.is_empty() {
+                return Ok(Some(changes));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next epoch's mark and changes, also of an epoch without any; `None` at the end.
+    pub async fn next_epoch(&mut self) -> Result<Option<(EpochMark, Vec<ChangelogBatch>)>> {
+        let mut changes = Vec::new();
         while let Some(element) = self.elements.recv().await {
             match element? {
-                Element::Batch(batch) => epoch.push(batch),
-                Element::EpochEnd(_) if epoch.is_empty() => {}
-                Element::EpochEnd(_) => return Ok(Some(epoch)),
+                Element::Batch(batch) => changes.push(batch),
+                Element::EpochEnd(mark) => return Ok(Some((mark, changes))),
             }
         }
         self.job.wait().await?;
-        Ok(if epoch.is_empty() { None } else { Some(epoch) })
+        Ok(None)
+    }
+
+    /// Counters of the query (invariant 14).
+    pub fn metrics(&self) -> JobMetrics {
+        self.job.metrics()
     }
 
     /// All rows of a bounded query: the folded changes, presented.

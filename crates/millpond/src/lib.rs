@@ -22,6 +22,7 @@ mod dead_letters;
 mod deploy;
 mod engine;
 mod job;
+mod prepared;
 mod session;
 mod settings;
 mod show;
@@ -41,6 +42,8 @@ pub use millpond_core::{
 pub use millpond_operators::fold::ChangelogFold;
 pub use millpond_planner::diagnostic::render;
 pub use millpond_planner::{StatementSource, is_complete, split_statements};
+pub use millpond_planner::{TableRows, TableWatermarks};
 pub use millpond_runtime::{CheckpointReport, JobMetrics, JobStatus};
+pub use prepared::PreparedQuery;
 pub use session::Session;
 pub use settings::{SettingRow, Settings};
