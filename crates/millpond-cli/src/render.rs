@@ -129,9 +129,12 @@ impl Printer {
             return self.null.clone();
         }
         column.write(row, &mut text);
-        text.chars()
-            .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
-            .collect()
+        let escaped = |c: char| match c {
+            '|' if self.format == Format::Markdown => vec!['\\', '|'],
+            c if c.is_control() => c.escape_default().collect(),
+            c => vec![c],
+        };
+        text.chars().flat_map(escaped).collect()
     }
 
     fn separated(

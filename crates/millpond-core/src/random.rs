@@ -11,6 +11,7 @@ impl Random {
     }
     /// A generator with a seed of the operating system's.
     pub fn fresh() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the one place where randomness comes in")]
         Self(rand::random())
     }
     /// The next number.

@@ -273,11 +273,11 @@ fn peel_limit(plan: LogicalPlan) -> Result<(usize, Option<usize>, bool, LogicalP
     Ok((skip, fetch, true, Arc::unwrap_or_clone(limit.input)))
 }
 
+/// Per sort key: column, ascending, nulls first.
+type SortKeys = Vec<(usize, bool, bool)>;
+
 /// The sort's input (or the projection over it) with a column for every sort key.
-fn with_sort_columns(
-    sort: Sort,
-    shown: Option<Vec<Expr>>,
-) -> Result<(LogicalPlan, Vec<(usize, bool, bool)>)> {
+fn with_sort_columns(sort: Sort, shown: Option<Vec<Expr>>) -> Result<(LogicalPlan, SortKeys)> {
     let input = sort.input;
     let all = || input.schema().columns().into_iter().map(Expr::Column).collect();
     let mut exprs: Vec<Expr> = shown.unwrap_or_else(all);

@@ -18,7 +18,7 @@ pub struct ParsedStatement {
 #[derive(Debug, Clone)]
 pub enum Statement {
     /// `CREATE [TEMPORARY] TABLE [IF NOT EXISTS] …`.
-    CreateTable(CreateTable),
+    CreateTable(Box<CreateTable>),
     /// `CREATE [TEMPORARY] VIEW [IF NOT EXISTS] …`.
     CreateView(CreateView),
     /// `DROP TABLE [IF EXISTS] t`.
@@ -168,7 +168,7 @@ pub enum ColumnKind {
     /// `c AS expr`.
     Computed {
         /// The expression.
-        expr: ast::Expr,
+        expr: Box<ast::Expr>,
     },
     /// `c TYPE METADATA [FROM 'key'] [VIRTUAL]`.
     Metadata {

@@ -131,7 +131,9 @@ pub fn start_job(graph: JobGraph, options: JobOptions, environment: Environment)
     Ok(JobHandle(Arc::new(Job { options, status: watched, commands, halt, history, progress, client })))
 }
 
-fn client(graph: &JobGraph) -> Option<(mpsc::Sender<Result<Element>>, mpsc::Receiver<Result<Element>>)> {
+type ClientChannel = (mpsc::Sender<Result<Element>>, mpsc::Receiver<Result<Element>>);
+
+fn client(graph: &JobGraph) -> Option<ClientChannel> {
     let mut tails = graph.fragments.iter().flat_map(|fragment| &fragment.tail);
     tails.any(|tail| matches!(tail, Tail::Client)).then(|| mpsc::channel(CHANNEL_ELEMENTS_MAX))
 }

@@ -417,6 +417,7 @@ fn integer_values(key: &ArrayRef) -> ScalarBuffer<i64> {
         if size_of::<<T as ArrowPrimitiveType>::Native>() == 8 {
             ScalarBuffer::new(values.inner().clone(), 0, values.len())
         } else {
+            #[allow(clippy::unnecessary_cast, reason = "not for all integer types")]
             values.iter().map(|value| *value as i64).collect()
         }
     }, _ => panic!("a key of {} is not integer-like", key.data_type()))
@@ -498,7 +499,7 @@ mod tests {
         let texts: Vec<String> = (0..5000).map(|i| format!("{i:0>40}")).collect();
         let keys: ArrayRef = Arc::new(StringArray::from(texts));
         let mut index = KeyIndex::new(&[DataType::Utf8]).unwrap();
-        let (slots, _) = upsert(&mut index, &[keys.clone()]);
+        let (slots, _) = upsert(&mut index, std::slice::from_ref(&keys));
         slots[100..].iter().for_each(|slot| index.remove(*slot));
         let kept = index.keys(&slots[..100]).unwrap();
         assert_eq!(&kept[0], &keys.slice(0, 100));

@@ -208,7 +208,7 @@ mod tests {
 
     fn add(table: &mut ValueTable, keys: &[i64]) -> Vec<u32> {
         let keys: ArrayRef = Arc::new(Int64Array::from(keys.to_vec()));
-        let hashes = stable_hashes(&[keys.clone()], keys.len()).unwrap();
+        let hashes = stable_hashes(std::slice::from_ref(&keys), keys.len()).unwrap();
         let mut slots = Vec::new();
         table.slots_for(&[keys], &hashes, &mut slots).unwrap();
         let counts = table.columns_mut()[0].i64s_mut();

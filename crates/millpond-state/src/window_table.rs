@@ -159,7 +159,7 @@ mod tests {
 
     fn add(table: &mut WindowTable, end: i64, keys: &[i64]) {
         let keys: ArrayRef = Arc::new(Int64Array::from(keys.to_vec()));
-        let hashes = stable_hashes(&[keys.clone()], keys.len()).unwrap();
+        let hashes = stable_hashes(std::slice::from_ref(&keys), keys.len()).unwrap();
         let mut slots = Vec::new();
         let rows = table.window_mut(end).unwrap();
         rows.slots_for(&[keys], &hashes, &mut slots).unwrap();

@@ -47,9 +47,9 @@ impl CatalogLog {
             .truncate(false)
             .open(&path)
             .map_err(|e| Error::io(format!("open {path:?}"), &e))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|e| Error::io(format!("read {path:?}"), &e))?;
-        let (records, good) = read(&text).map_err(|e| e.context(path.display()))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|e| Error::io(format!("read {path:?}"), &e))?;
+        let (records, good) = read(&bytes).map_err(|e| e.context(path.display()))?;
         let end = |file: &mut File| -> std::io::Result<()> {
             file.set_len(good as u64)?;
             file.seek(SeekFrom::End(0))?;
@@ -95,13 +95,13 @@ fn line(record: &CatalogRecord) -> Result<String> {
 }
 
 /// The records, and how many bytes of whole lines they take.
-fn read(text: &str) -> Result<(Vec<CatalogRecord>, usize)> {
+fn read(bytes: &[u8]) -> Result<(Vec<CatalogRecord>, usize)> {
     let mut records = Vec::new();
     let mut good = 0;
-    for line in text.split_inclusive('\n') {
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         match record(line) {
             Some(record) => records.push(record),
-            None if good + line.len() == text.len() => break,
+            None if good + line.len() == bytes.len() => break,
             None => {
                 return Err(Error::corrupt(format!(
                     "record {} of the catalog log is damaged",
@@ -115,7 +115,8 @@ fn read(text: &str) -> Result<(Vec<CatalogRecord>, usize)> {
     Ok((records, good))
 }
 
-fn record(line: &str) -> Option<CatalogRecord> {
+fn record(line: &[u8]) -> Option<CatalogRecord> {
+    let line = std::str::from_utf8(line).ok()?;
     let (crc, json) = line.strip_suffix('\n')?.split_once(' ')?;
     (u32::from_str_radix(crc, 16).ok()? == crc32c::crc32c(json.as_bytes())).then_some(())?;
     serde_json::from_str(json).ok()
@@ -135,7 +136,7 @@ mod tests {
         let (mut log, records) = CatalogLog::open(dir.path()).unwrap();
         assert!(records.is_empty());
         log.append(&drop_of("a")).unwrap();
-        log.append(&drop_of("b")).unwrap();
+        log.append(&drop_of("späť")).unwrap();
         drop(log);
         let path = dir.path().join("catalog.log");
         let whole = std::fs::read(&path).unwrap();

@@ -80,7 +80,7 @@ impl Cut<'_> {
             NodeKind::Source { .. } => Home::Fragment(self.source(node)?),
             NodeKind::Operator(factory) => {
                 let operator = OperatorNode { uid: node.uid.clone(), factory: Arc::clone(factory) };
-                let fragment = self.fragment_for(&node.inputs);
+                let fragment = self.fragment_for(&node.inputs)?;
                 self.fragments[fragment].chain.push(operator);
                 Home::Fragment(fragment)
             }
@@ -98,13 +98,13 @@ impl Cut<'_> {
                         target.table
                     ))
                 })?;
-                let fragment = self.end_of(node.inputs[0]);
+                let fragment = self.end_of(node.inputs[0])?;
                 let sink = SinkNode { uid: node.uid.clone(), table: target.table.clone(), connector: sink };
                 self.fragments[fragment].tail.push(Tail::Sink(sink));
                 Home::Nowhere
             }
             NodeKind::Client => {
-                let fragment = self.single_end_of(node.inputs[0]);
+                let fragment = self.single_end_of(node.inputs[0])?;
                 self.fragments[fragment].tail.push(Tail::Client);
                 Home::Nowhere
             }
@@ -138,38 +138,38 @@ impl Cut<'_> {
     }
 
     /// The fragment whose chain the consumer of these inputs continues or begins.
-    fn fragment_for(&mut self, inputs: &[NodeId]) -> usize {
+    fn fragment_for(&mut self, inputs: &[NodeId]) -> Result<usize> {
         if let [input] = inputs
             && let Home::Fragment(fragment) = self.homes[*input]
             && self.consumers[*input] == 1
         {
-            return fragment;
+            return Ok(fragment);
         }
         let parallelism = inputs.iter().map(|input| self.parallelism_behind(*input)).min().unwrap_or(1);
         let to = self.new_fragment(parallelism, Head::Inputs(inputs.len()));
         for (input, node) in inputs.iter().enumerate() {
-            self.connect(*node, to, input);
+            self.connect(*node, to, input)?;
         }
-        to
+        Ok(to)
     }
 
     /// The fragment at whose end the rows of a node come out; a sink can share it.
-    fn end_of(&mut self, node: NodeId) -> usize {
+    fn end_of(&mut self, node: NodeId) -> Result<usize> {
         match self.homes[node] {
-            Home::Fragment(fragment) => fragment,
+            Home::Fragment(fragment) => Ok(fragment),
             Home::Exchange(..) | Home::Nowhere => self.fragment_for(&[node]),
         }
     }
 
     /// As [`Cut::end_of`], but with a single task.
-    fn single_end_of(&mut self, node: NodeId) -> usize {
-        let fragment = self.end_of(node);
+    fn single_end_of(&mut self, node: NodeId) -> Result<usize> {
+        let fragment = self.end_of(node)?;
         if self.fragments[fragment].parallelism == 1 {
-            return fragment;
+            return Ok(fragment);
         }
         let to = self.new_fragment(1, Head::Inputs(1));
         self.fragments[fragment].tail.push(Tail::Edge { to, input: 0, exchange: Exchange::Single });
-        to
+        Ok(to)
     }
 
     fn parallelism_behind(&self, node: NodeId) -> usize {
@@ -181,7 +181,7 @@ impl Cut<'_> {
         }
     }
 
-    fn connect(&mut self, node: NodeId, to: usize, input: usize) {
+    fn connect(&mut self, node: NodeId, to: usize, input: usize) -> Result<()> {
         let receivers = self.fragments[to].parallelism;
         let (from, exchange) = match &self.homes[node] {
             Home::Exchange(from, keys) if keys.is_empty() => (*from, Exchange::Single),
@@ -190,8 +190,11 @@ impl Cut<'_> {
                 (*from, Exchange::Forward)
             }
             Home::Fragment(from) => (*from, Exchange::Single),
-            Home::Nowhere => unreachable!("inputs are placed before their consumers"),
+            Home::Nowhere => {
+                return Err(Error::internal("a node of the plan stands before its input"));
+            }
         };
         self.fragments[from].tail.push(Tail::Edge { to, input, exchange });
+        Ok(())
     }
 }

@@ -346,7 +346,7 @@ impl Zone {
 pub(crate) fn base64(text: &[u8], out: &mut Vec<u8>) -> bool {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let padded = text.len() != digits.len();
-    if digits.len() % 4 == 1 || (padded && text.len() % 4 != 0) {
+    if digits.len() % 4 == 1 || (padded && !text.len().is_multiple_of(4)) {
         return false;
     }
     let start = out.len();

@@ -122,6 +122,7 @@ impl Fold<'_> {
         let valid = state.valid.as_mut().expect("an extreme may be NULL");
         match &mut state.values {
             StateValues::I64(best) => for_integer_type!(values.data_type(), T => {
+                #[allow(clippy::unnecessary_cast, reason = "not for all integer types")]
                 let values = values.as_primitive::<T>().values().iter().map(|value| *value as i64);
                 match extreme {
                     Extreme::Least => self.improve(values, valid, best, |new, old| new < old),

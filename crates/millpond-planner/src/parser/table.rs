@@ -27,7 +27,7 @@ impl StatementParser<'_> {
             self.elements(&mut table)?;
         }
         while self.table_clause(&mut table)? {}
-        Ok(Statement::CreateTable(table))
+        Ok(Statement::CreateTable(Box::new(table)))
     }
 
     fn elements(&mut self, table: &mut CreateTable) -> Result<()> {
@@ -115,7 +115,7 @@ impl StatementParser<'_> {
     fn column(&mut self, table: &mut CreateTable) -> Result<()> {
         let name = self.name("the name of a column")?;
         let kind = if self.take(&["AS"]) {
-            ColumnKind::Computed { expr: self.delegate(Parser::parse_expr)? }
+            ColumnKind::Computed { expr: Box::new(self.delegate(Parser::parse_expr)?) }
         } else {
             let data_type = self.delegate(Parser::parse_data_type)?;
             ColumnKind::Physical { data_type, not_null: false }

@@ -1,5 +1,7 @@
 //! Integration tests of the engine's public face; one binary, so that the engine is linked once.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod embedding;
 mod flights;
 mod nexmark;
