@@ -48,6 +48,16 @@ impl Listing {
         Ok(files)
     }
 
+    /// As [`Listing::files`], when no file is going to come later: a glob then matches something.
+    pub fn files_for_good(&self) -> Result<Vec<PathBuf>> {
+        let files = self.files()?;
+        if files.is_empty() && !Path::new(&self.path).exists() {
+            return Err(Error::invalid(format!("no file matches {:?}", self.path))
+                .with_hint("check the option 'path'; it is relative to the working directory"));
+        }
+        Ok(files)
+    }
+
     /// The path itself, or what the glob matches.
     fn roots(&self) -> Result<Vec<PathBuf>> {
         if Path::new(&self.path).exists() {
@@ -57,6 +67,11 @@ impl Listing {
             return Err(Error::invalid(format!("no file or directory {:?}", self.path))
                 .with_hint("check the option 'path'; it is relative to the working directory"));
         }
+        self.matches()
+    }
+
+    /// What the glob matches.
+    fn matches(&self) -> Result<Vec<PathBuf>> {
         let paths = glob::glob(&self.path)
             .map_err(|error| Error::invalid(format!("{:?} is not a pattern: {error}", self.path)))?;
         let found = paths

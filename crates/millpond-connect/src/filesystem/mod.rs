@@ -1,5 +1,6 @@
 //! The connector `filesystem`: files as tables.
 
+pub(crate) mod fingerprint;
 pub mod listing;
 pub(crate) mod reader;
 pub(crate) mod sink;

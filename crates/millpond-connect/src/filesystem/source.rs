@@ -14,6 +14,7 @@ use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use millpond_core::limits::READ_BYTES;
 use millpond_core::{ChangelogBatch, ChangelogMode, Error, Result, Timestamp};
 
+use super::fingerprint::Fingerprint;
 use super::listing::{Listing, partition_value};
 use super::reader::{Input, Text, TextReader};
 use crate::connector::{Position, ReaderContext, SourceConnector, SourcePoll, Split, SplitReader};
@@ -317,8 +318,8 @@ impl SourceConnector for FileSource {
         ChangelogMode::Append
     }
     fn splits(&self) -> Result<Vec<Split>> {
-        let files =
-            self.listing.files().map_err(|error| error.context(format!("table {:?}", self.columns.table)))?;
+        let files = if self.is_bounded() { self.listing.files_for_good() } else { self.listing.files() };
+        let files = files.map_err(|error| error.context(format!("table {:?}", self.columns.table)))?;
         Ok(files.into_iter().map(|file| Split { id: file.to_string_lossy().into_owned() }).collect())
     }
     fn discovery_interval(&self) -> Option<i64> {
@@ -334,10 +335,14 @@ impl SourceConnector for FileSource {
         if !path.is_file() {
             return Err(Error::data(format!("the file {path:?} of table {:?} is gone", self.columns.table)));
         }
+        position.map_or(Ok(()), |position| Fingerprint::check(&path, position))?;
+        let fingerprint = Fingerprint::of(&path)?;
         let assembly = self.columns.assembly(&path, &context.projection)?;
         let content = self.content(&path, position, &context)?;
         let faults = Faults::new(context, &split.id);
         Ok(Box::new(FileReader {
+            path,
+            fingerprint,
             content,
             assembly,
             faults,
@@ -353,10 +358,20 @@ enum Content {
 
 /// Reads one file.
 struct FileReader {
+    path: PathBuf,
+    fingerprint: Fingerprint,
     content: Content,
     assembly: Assembly,
     faults: Faults,
     retry_after: i64,
+}
+
+impl FileReader {
+    /// A small file may have grown since it was opened.
+    fn fingerprint_now(&self) -> Fingerprint {
+        let grown = || Fingerprint::of(&self.path).unwrap_or(self.fingerprint);
+        if self.retry_after == 0 || self.fingerprint.is_final() { self.fingerprint } else { grown() }
+    }
 }
 
 impl SplitReader for FileReader {
@@ -388,6 +403,8 @@ impl SplitReader for FileReader {
             Content::Text(text) => serde_json::to_value(text.position()),
             Content::Parquet(parquet) => serde_json::to_value(parquet.position()),
         };
-        Position(value.expect("a position is two numbers"))
+        let mut value = value.expect("a position is two numbers");
+        self.fingerprint_now().add_to(&mut value);
+        Position(value)
     }
 }

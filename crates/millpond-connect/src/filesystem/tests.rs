@@ -564,8 +564,39 @@ fn a_watched_file_is_followed() {
     let position = reader.position();
     std::fs::write(&path, "{\"id\":9}\n").unwrap();
     assert!(reader.poll(9).unwrap_err().message().contains("is shorter than what has been read of it"));
-    let mut resumed = source.open(split, Some(&position), watched.context().0).unwrap();
-    assert!(resumed.poll(9).unwrap_err().message().contains("is shorter than what has been read of it"));
+    let error = source.open(split, Some(&position), watched.context().0).err().unwrap();
+    assert!(error.message().contains("is not the one that has been read in part"), "{error}");
+}
+
+#[test]
+fn a_position_is_refused_by_a_rewritten_file_and_taken_by_a_grown_one() {
+    let json = "{\"id\":1}\n{\"id\":2}\n";
+    let (_directory, path) = written("json", json);
+    let table = table(&path, &[ID]);
+    let source = table.source(64);
+    let split = &source.splits().unwrap()[0];
+    let mut reader = source.open(split, None, table.context().0).unwrap();
+    let SourcePoll::Rows(first) = reader.poll(1).unwrap() else { panic!("there is a row") };
+    assert_eq!(texts(&first.rows), ["1"]);
+    let position = reader.position();
+    std::fs::write(&path, format!("{json}{{\"id\":3}}\n")).unwrap();
+    let mut grown = source.open(split, Some(&position), table.context().0).unwrap();
+    let SourcePoll::Rows(rest) = grown.poll(9).unwrap() else { panic!("there are rows") };
+    assert_eq!(texts(&rest.rows), ["2", "3"]);
+    std::fs::write(&path, json.replace('1', "7")).unwrap();
+    let error = source.open(split, Some(&position), table.context().0).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    assert!(error.message().contains("is not the one that has been read in part"), "{error}");
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_refused_unless_files_may_come() {
+    let (directory, _path) = written("json", "");
+    let pattern = directory.path().join("b*.json").to_string_lossy().into_owned();
+    let error = table(&pattern, &[ID]).source(64).splits().unwrap_err();
+    assert!(error.message().contains("no file matches"), "{error}");
+    let watched = table(&pattern, &[ID]).with("source.monitor-interval", "1 s");
+    assert!(watched.source(64).splits().unwrap().is_empty());
 }
 
 #[test]
