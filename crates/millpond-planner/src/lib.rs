@@ -22,6 +22,7 @@ pub mod parser;
 mod plan_error;
 pub mod planner;
 mod properties;
+mod relation_names;
 mod scalar_function;
 mod select_names;
 mod session;
@@ -39,6 +40,7 @@ pub use catalog::{
 pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
 pub use plan_error::is_unsupported;
 pub use planner::{ColumnDescription, Planner};
+pub use relation_names::relation_names;
 pub use session::PlannerSettings;
 pub use sql_type::{arrow_type, sql_type};
 pub use statement::{CreateTable, CreateView, ExplainKind, Insert, ParsedStatement, Show, Statement};

@@ -169,7 +169,10 @@ impl Engine {
         let state = self.state();
         match state.jobs.get(&id) {
             Some(JobRecord { handle: Some(job), .. }) => Ok(job.clone()),
-            Some(record) => Err(Error::invalid(format!("job {id} ({}) is not running", record.name))),
+            Some(record) => {
+                let how = record.ended.as_deref().unwrap_or("waiting for its script to be run again");
+                Err(Error::invalid(format!("job {id} ({}) is not running: it is {how}", record.name)))
+            }
             None => Err(Error::invalid(format!("there is no job {id}")).with_hint("SHOW JOBS lists them")),
         }
     }

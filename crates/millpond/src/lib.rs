@@ -19,6 +19,7 @@
 mod answer;
 mod catalog_log;
 mod dead_letters;
+mod dependants;
 mod deploy;
 mod engine;
 mod job;

@@ -267,9 +267,15 @@ impl Session {
             None if if_exists => return Ok(Outcome::Done(None)),
             None => return Err(Error::invalid(format!("there is no {kind} {name:?}"))),
         }
-        self.engine.state().record(&CatalogRecord::Drop { name: name.into() })?;
+        let mut state = self.engine.state();
+        state.refuse_drop_under_jobs(name)?;
+        let views = state.views_over(name);
+        state.record(&CatalogRecord::Drop { name: name.into() })?;
+        drop(state);
         self.engine.forget(name);
-        Ok(Outcome::Done(None))
+        let note =
+            format!("{} cannot be used until there is {name:?} again: views over it", views.join(", "));
+        Ok(Outcome::Done((!views.is_empty()).then_some(note)))
     }
 }
 
@@ -346,6 +352,13 @@ impl Session {
         let targets: Vec<&str> = inserts.iter().map(|insert| insert.table.value.as_str()).collect();
         let name = settings.job_name().unwrap_or_else(|| format!("insert-into-{}", targets.join("-")));
         let mut state = self.engine.state();
+        if let Some((other, table)) = state.other_writer(&identity, &targets) {
+            let (id, name) = (other.id, &other.name);
+            tracing::warn!(
+                "job {id} ({name}) writes into {table:?} too, and what it has written stays there; \
+                 to go on with a job after changing its query, SET 'job.name' before its INSERT"
+            );
+        }
         let id = state.jobs.keys().next_back().map_or(JobId(1), |last| last.next());
         let record = JobRecord::new(id, identity, name, text.into(), settings.changed());
         state.record(&CatalogRecord::Job {

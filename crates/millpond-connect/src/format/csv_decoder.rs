@@ -471,7 +471,9 @@ impl CsvDecoder {
         let place = Place { line: window.line + u64::from(line), column: 1 };
         let record = record.strip_suffix(b"\n").unwrap_or(record);
         match reason {
-            RAGGED => faults.reject(record, place, &self.raggedness(window, start as usize)),
+            RAGGED => faults
+                .reject(record, place, &self.raggedness(window, start as usize))
+                .map_err(|error| error.with_hint(RAGGED_HINT)),
             reason => faults.reject(record, place, reason),
         }
     }
@@ -506,17 +508,21 @@ impl CsvDecoder {
         let text = texts.of(self.chunk.cells[row * self.wanted.len() + column]);
         let record = &window.bytes[start..end];
         let field = &self.wanted[column];
-        faults.unreadable(
+        let outcome = faults.unreadable(
             field,
             text,
             scalar::complaint(field.data_type(), text),
             record.strip_suffix(b"\n").unwrap_or(record),
             Place::within(record, place - start, window.line + u64::from(line)),
-        )
+        );
+        outcome.map_err(|error| error.with_hint(UNREADABLE_HINT))
     }
 }
 
 const RAGGED: &str = "it has too few or too many fields";
+const RAGGED_HINT: &str = "if fields are separated by something else, set 'csv.field-delimiter'; 'bad-rows' = 'skip' drops such rows, 'dead-letter' keeps them aside";
+const UNREADABLE_HINT: &str =
+    "set 'bad-rows' = 'skip' to read it as NULL, or 'csv.null-literal' if this text means NULL";
 
 #[inline]
 fn problem(length: usize, fields: usize, expected: usize) -> Option<&'static str> {

@@ -224,9 +224,8 @@ impl Faults {
             shown(text),
         );
         if self.are_fatal() {
-            return Err(Error::data(format!("{reason}, in {}", self.at(place))).with_hint(
-                "set 'bad-rows' = 'skip' to read it as NULL, or 'csv.null-literal' if it means NULL in a CSV file",
-            ));
+            return Err(Error::data(format!("{reason}, in {}", self.at(place)))
+                .with_hint("set 'bad-rows' = 'skip' to read it as NULL"));
         }
         self.context.metrics.nulled.add(1);
         self.keep(record, place, &reason)
