@@ -1,15 +1,17 @@
 //! Windows: which windows a time lies in, their panes, and when they are final.
 //!
-//! A window is `[end − size, end)`; starts are `offset + k · slide`, by floor division, so that
-//! times before 1970 fall where they should. TUMBLE is a HOP whose slide is its size. All
-//! arithmetic is in microseconds of *local* time: for a TIMESTAMP_LTZ column with a time zone, a
-//! day then has 23 or 25 hours twice a year; [`WindowSpec::instant`] finds the moment at which a
+//! A window of HOP is `[end − size, end)`; starts are `offset + k · slide`, by floor division, so
+//! that times before 1970 fall where they should. TUMBLE is a HOP whose slide is its size. The
+//! windows of CUMULATE share their start and end one step after another, up to the maximal size.
+//! All arithmetic is in microseconds of *local* time: for a TIMESTAMP_LTZ column with a time zone,
+//! a day then has 23 or 25 hours twice a year; [`WindowSpec::instant`] finds the moment at which a
 //! local end is reached.
 //!
 //! ```text
-//! panes (gcd of size and slide)   | p1 | p2 | p3 | p4 |
-//! window of 3 panes, slide 1      |<--- w1 ---->|
-//!                                      |<--- w2 ---->|
+//! panes (gcd of size and slide)   | p1 | p2 | p3 | p4 |      CUMULATE, size of 3 steps
+//! HOP of 3 panes, slide 1         |<--- w1 ---->|            |<w1>|    |
+//!                                      |<--- w2 ---->|       |<- w2 ->||
+//!                                                            |<-- w3 -->|
 //! ```
 
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use chrono::{DateTime, MappedLocalTime, Offset, TimeZone, Utc};
 use chrono_tz::{GapInfo, Tz};
 use millpond_core::{Error, Result, TimePrecision, Timestamp};
 
-/// The windows of a TUMBLE or HOP.
+/// The windows of a TUMBLE, HOP or CUMULATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowSpec {
     /// Size and slide.
@@ -49,6 +51,13 @@ pub enum WindowKind {
         /// Distance of window starts.
         slide: i64,
     },
+    /// A window starts every `size` and ends after each `step` of it.
+    Cumulate {
+        /// Length of the longest window: a multiple of the step.
+        size: i64,
+        /// Distance of window ends.
+        step: i64,
+    },
 }
 
 /// Times further from 1970 than this cannot be put into windows: 146,000 years.
@@ -60,30 +69,54 @@ impl WindowSpec {
     /// Errors: *Invalid* for one that is not positive, or longer than 146 years.
     pub fn check(&self) -> Result<()> {
         let limit = WINDOW_TIME_MAX >> 10;
-        for (what, micros) in [("size", self.size()), ("slide", self.slide())] {
+        let slide = if matches!(self.kind, WindowKind::Cumulate { .. }) { "step" } else { "slide" };
+        for (what, micros) in [("size", self.size()), (slide, self.slide())] {
             if micros <= 0 || micros > limit {
                 return Err(Error::invalid(format!("the {what} of a window is {micros} microseconds"))
                     .with_hint("it must be positive and at most 142 years"));
             }
         }
-        if self.offset.abs() > limit {
+        if self.offset.unsigned_abs() > limit as u64 {
             return Err(Error::invalid(format!("the offset of a window is {} microseconds", self.offset)));
+        }
+        if let WindowKind::Cumulate { size, step } = self.kind
+            && size % step != 0
+        {
+            let duration = millpond_core::quantity::format_duration;
+            let (size, step) = (duration(size), duration(step));
+            return Err(Error::invalid(format!(
+                "the maximal size of CUMULATE, {size}, is not a multiple of its step, {step}"
+            ))
+            .with_hint("the last step of a window ends where the next window starts"));
         }
         Ok(())
     }
 
-    /// Length of a window.
+    /// Length of the longest window.
     pub fn size(&self) -> i64 {
         match self.kind {
-            WindowKind::Tumble { size } | WindowKind::Hop { size, .. } => size,
+            WindowKind::Tumble { size }
+            | WindowKind::Hop { size, .. }
+            | WindowKind::Cumulate { size, .. } => size,
         }
     }
 
-    /// Distance of window starts.
+    /// Distance of window ends.
     pub fn slide(&self) -> i64 {
         match self.kind {
             WindowKind::Tumble { size } => size,
             WindowKind::Hop { slide, .. } => slide,
+            WindowKind::Cumulate { step, .. } => step,
+        }
+    }
+
+    /// Start of the window that ends there.
+    pub fn start(&self, end: i64) -> i64 {
+        match self.kind {
+            WindowKind::Tumble { size } | WindowKind::Hop { size, .. } => end - size,
+            WindowKind::Cumulate { size, .. } => {
+                (end - 1 - self.offset).div_euclid(size) * size + self.offset
+            }
         }
     }
 
@@ -106,6 +139,10 @@ impl WindowSpec {
     /// windows.
     pub fn ends(&self, local: i64) -> Option<(i64, i64)> {
         let (size, slide) = (self.size(), self.slide());
+        if let WindowKind::Cumulate { .. } = self.kind {
+            let first = self.pane_end(local);
+            return Some((first, self.start(first) + size));
+        }
         let last = (local - self.offset).div_euclid(slide) * slide + self.offset + size;
         let first = (local - self.offset - size).div_euclid(slide) * slide + slide + self.offset + size;
         (first <= last).then_some((first, last))
@@ -173,6 +210,9 @@ impl std::fmt::Display for WindowSpec {
         match self.kind {
             WindowKind::Tumble { size } => write!(f, "TUMBLE({}", duration(size))?,
             WindowKind::Hop { size, slide } => write!(f, "HOP({}, {}", duration(slide), duration(size))?,
+            WindowKind::Cumulate { size, step } => {
+                write!(f, "CUMULATE({}, {}", duration(step), duration(size))?
+            }
         }
         if self.offset != 0 {
             write!(f, ", offset {}", duration(self.offset))?;
@@ -272,6 +312,25 @@ mod tests {
     }
 
     #[test]
+    fn cumulative_windows_share_their_start() {
+        for (size, step, offset) in [(12, 3, 0), (10, 5, -3), (7, 7, 2)] {
+            let windows = WindowSpec { kind: WindowKind::Cumulate { size, step }, offset, time_zone: None };
+            for time in -30..30 {
+                let start =
+                    (-10..10).map(|k| offset + k * size).filter(|start| *start <= time).max().unwrap();
+                let expected: Vec<i64> =
+                    (1..=size / step).map(|k| start + k * step).filter(|end| *end > time).collect();
+                assert_eq!(
+                    windows.assign(time).collect::<Vec<_>>(),
+                    expected,
+                    "{size} {step} {offset} {time}"
+                );
+                assert!(expected.iter().all(|end| windows.start(*end) == start));
+            }
+        }
+    }
+
+    #[test]
     fn local_days_have_23_24_and_25_hours() {
         let zone = Some(chrono_tz::America::Los_Angeles);
         let days = WindowSpec { time_zone: zone, ..tumble(24 * H, 0) };
@@ -302,5 +361,9 @@ mod tests {
             assert!(bad.check().is_err(), "{bad:?}");
         }
         assert!(tumble(24 * H, -8 * H).check().is_ok());
+        let cumulate = |size, step| {
+            WindowSpec { kind: WindowKind::Cumulate { size, step }, offset: 0, time_zone: None }.check()
+        };
+        assert!(cumulate(10, 3).is_err() && cumulate(10, 0).is_err() && cumulate(10, 5).is_ok());
     }
 }

@@ -1,16 +1,19 @@
-//! WindowAggregate: TUMBLE and HOP with GROUP BY, event time, append input and output.
+//! WindowAggregate: TUMBLE, HOP and CUMULATE with GROUP BY, event time, append input and output.
 //!
-//! State tables: `panes` (pane end, key → aggregate states) and, for HOP, `overlay` (window end,
-//! key → aggregate states); beside each, per argument of a DISTINCT aggregate, a table of values.
+//! State tables: `panes` (pane end, key → aggregate states); for HOP, `overlay` (window end, key →
+//! aggregate states); for CUMULATE, `totals` (end of the longest window, key → aggregate states).
+//! Beside each, per argument of a DISTINCT aggregate, a table of values.
 //! Bound: by the watermark; a pane is dropped, in O(1), when the last window that it is part of
 //! has fired.
 //! Emission: when the watermark has reached the last unit of a window, its groups are emitted
 //! once, in ascending order of window ends, a batch at a time. A window without rows is silent.
 //!
-//! The windows of a HOP share panes of gcd(size, slide), which are merged when a window fires; for
-//! a TUMBLE the pane is the window. A row that is late by its own tag for some windows which have
-//! not yet fired must not count in those: it stays out of the shared panes, and goes to the
-//! overlay of each window that it is in time for.
+//! Rows are folded into one pane each, and windows share panes ([`sharing`]): for a TUMBLE the pane
+//! is the window; the windows of a HOP are sums of panes of gcd(size, slide); those of a CUMULATE
+//! are the running total of panes of one step. A row that is late by its own tag for some windows
+//! which have not yet fired must not count in those: in a HOP it stays out of the shared panes, and
+//! goes to the overlay of each window that it is in time for; in a CUMULATE it is folded into the
+//! pane at the end of the first of them.
 //!
 //! ```text
 //! watermark in force ─┐      ┌─ tag of the row
@@ -20,26 +23,29 @@
 //! Rows that fire have window_time above the previous watermark, and reach the consumer before
 //! the mark that carries the next one: they are not late there (invariant 3).
 
-use std::collections::BTreeMap;
+mod groups;
+mod placement;
+mod sharing;
+
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
-use arrow::compute::{concat, take_record_batch};
-use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::key::stable_hashes;
 use millpond_core::limits::BATCH_ROWS_MAX;
-use millpond_core::time::timestamp_values;
 use millpond_core::{
     ChangelogBatch, ChangelogMode, EpochTime, Error, Result, TimePrecision, Timestamp, Watermark,
 };
-use millpond_state::{KeyedRows, StateTable, TableKind, WindowTable};
+use millpond_state::{KeyedRows, StateTable};
 
-use crate::aggregate::{
-    AggregateCall, AggregateSet, DistinctChanges, EvaluatedInput, Fold, evaluate, key_fields, state_table,
-};
+use self::groups::{Groups, rows_at};
+use self::placement::Placement;
+use self::sharing::Sharing;
+use crate::aggregate::{AggregateCall, AggregateSet, evaluate, key_fields};
 use crate::operator::*;
-use crate::window::{WINDOW_TIME_MAX, WindowSpec, bounds, window_times};
+use crate::window::{WindowSpec, bounds, window_times};
 
 /// The physical description of a windowed GROUP BY.
 #[derive(Debug, Clone)]
@@ -107,7 +113,7 @@ struct WindowAggregate {
     set: AggregateSet,
     precision: TimePrecision,
     panes: Groups,
-    overlay: Groups,
+    sharing: Sharing,
     /// Windows that are final at this watermark have fired.
     closed: Watermark,
     /// Windows up to this end have fired, too.
@@ -120,8 +126,6 @@ struct WindowAggregate {
 /// A window that is being emitted.
 struct Firing {
     end: i64,
-    /// Its groups; `None`: they are those of its only pane.
-    merged: Option<KeyedRows>,
     /// The first slot that is not yet emitted.
     next: u32,
 }
@@ -139,7 +143,7 @@ impl WindowAggregate {
         let keys = key_fields(&factory.keys, &factory.input_schema)?;
         Ok(Self {
             panes: Groups::new("panes", &keys, &set, context)?,
-            overlay: Groups::new("overlay", &keys, &set, context)?,
+            sharing: Sharing::new(&factory.window, &keys, &set, context)?,
             factory,
             set,
             precision,
@@ -161,58 +165,28 @@ impl WindowAggregate {
     /// The next window to fire, if it is due.
     fn next_due(&self) -> Result<Option<i64>> {
         let window = &self.factory.window;
-        let from_panes = match self.panes.rows.first_end() {
-            None => None,
-            Some(pane) => {
-                let ends = window.ends(pane - window.pane());
-                let next = ends.and_then(|ends| window.first_open(ends, |end| self.is_over(end)));
-                Some(next.ok_or_else(|| Error::internal(format!("pane {pane} outlived its windows")))?)
+        let first_open = |ends: Option<(i64, i64)>| {
+            let next = ends.and_then(|ends| window.first_open(ends, |end| self.is_over(end)));
+            next.ok_or_else(|| Error::internal(format!("rows outlived their windows {ends:?}")))
+        };
+        let pane = self.panes.rows.first_end();
+        let from_panes = pane.map(|pane| first_open(window.ends(pane - window.pane()))).transpose()?;
+        let from_shared = match &self.sharing {
+            Sharing::None => None,
+            Sharing::Sliding { overlay, .. } => overlay.rows.first_end(),
+            Sharing::Cumulative { totals } => {
+                let last = totals.rows.first_end();
+                last.map(|last| first_open(window.ends(last - window.size()))).transpose()?
             }
         };
-        let next = from_panes.into_iter().chain(self.overlay.rows.first_end()).min();
+        let next = from_panes.into_iter().chain(from_shared).min();
         Ok(next.filter(|end| self.final_at(*end) <= self.target))
     }
 
     fn start_firing(&mut self) -> Result<()> {
         let Some(end) = self.next_due()? else { return Ok(()) };
-        let window = &self.factory.window;
-        let merged = if window.pane() == window.size() { None } else { Some(self.merge(end)?) };
-        self.firing = Some(Firing { end, merged, next: 0 });
-        Ok(())
-    }
-
-    /// The groups of a window: those of its panes and of its overlay, added up.
-    fn merge(&self, end: i64) -> Result<KeyedRows> {
-        let start = end - self.factory.window.size();
-        let mut merged = self.panes.empty_rows()?;
-        let parts = self.panes.rows.range(start, end).chain(self.overlay.rows.range(end - 1, end));
-        let mut into = Vec::new();
-        for (_, part) in parts {
-            let from = part.live_slots(0, usize::MAX);
-            let keys = part.keys(&from)?;
-            merged.slots_for(&keys, &stable_hashes(&keys, from.len())?, &mut into)?;
-            self.set.merge(merged.columns_mut(), &into, part.columns(), &from);
-        }
-        for table in 0..self.panes.distinct.len() {
-            self.unite(&mut merged, table, start, end)?;
-        }
-        Ok(merged)
-    }
-
-    /// Counts each distinct value of a window once, in however many panes it appears.
-    fn unite(&self, merged: &mut KeyedRows, table: usize, start: i64, end: i64) -> Result<()> {
-        let (panes, overlay) = (&self.panes.distinct[table], &self.overlay.distinct[table]);
-        let mut seen = self.panes.empty_distinct(table)?;
-        let mut groups = Vec::new();
-        for (_, part) in panes.range(start, end).chain(overlay.range(end - 1, end)) {
-            let from = part.live_slots(0, usize::MAX);
-            let mut keys = part.keys(&from)?;
-            let input = EvaluatedInput { values: keys.pop(), keep: None };
-            merged.find(&keys, &stable_hashes(&keys, from.len())?, &mut groups)?;
-            let fold = Fold { slots: &groups, signs: None, keep: None };
-            let changes = DistinctChanges::of(&mut seen, &keys, fold, &input)?;
-            self.set.update_distinct(merged.columns_mut(), table, changes.fold(), &changes.values)?;
-        }
+        self.sharing.gather(&self.factory.window, &self.set, &mut self.panes, end)?;
+        self.firing = Some(Firing { end, next: 0 });
         Ok(())
     }
 
@@ -227,7 +201,7 @@ impl WindowAggregate {
             let Some(mut firing) = self.firing.take() else { break };
             let slots = self.groups_of(&firing)?.live_slots(firing.next, BATCH_ROWS_MAX - rows);
             match slots.last() {
-                None => self.finish_firing(&firing),
+                None => self.finish_firing(&firing)?,
                 Some(last) => {
                     rows += slots.len();
                     pieces.push(self.output(&firing, &slots)?);
@@ -246,17 +220,15 @@ impl WindowAggregate {
         Ok(Progress::Done)
     }
 
-    fn groups_of<'a>(&'a self, firing: &'a Firing) -> Result<&'a KeyedRows> {
-        let groups = firing.merged.as_ref().or_else(|| self.panes.rows.window(firing.end));
+    fn groups_of(&self, firing: &Firing) -> Result<&KeyedRows> {
+        let groups = self.sharing.groups(&self.factory.window, &self.panes, firing.end);
         groups.ok_or_else(|| Error::internal(format!("window {} has no groups", firing.end)))
     }
 
-    fn finish_firing(&mut self, firing: &Firing) {
-        let window = &self.factory.window;
-        // Panes at or before the start of the next window are part of no other.
-        self.panes.drop_through(firing.end + window.slide() - window.size());
-        self.overlay.drop_through(firing.end);
+    fn finish_firing(&mut self, firing: &Firing) -> Result<()> {
+        self.sharing.finish(&self.factory.window, &self.set, &mut self.panes, firing.end)?;
         self.fired = firing.end;
+        Ok(())
     }
 
     fn output(&self, firing: &Firing, slots: &[u32]) -> Result<Vec<ArrayRef>> {
@@ -267,7 +239,7 @@ impl WindowAggregate {
         let repeat = |local: i64| bounds(std::iter::repeat_n(local, slots.len()));
         let column = |column: &WindowColumn| match column {
             WindowColumn::Key(key) => Ok(keys[*key].clone()),
-            WindowColumn::WindowStart => Ok(repeat(firing.end - window.size())),
+            WindowColumn::WindowStart => Ok(repeat(window.start(firing.end))),
             WindowColumn::WindowEnd => Ok(repeat(firing.end)),
             WindowColumn::WindowTime => {
                 let instant = window.instant(firing.end);
@@ -290,7 +262,7 @@ impl WindowAggregate {
     }
 
     fn named_keys(&self, firing: &Firing, slot: u32) -> Result<Vec<(String, ArrayRef)>> {
-        let start = bounds(std::iter::once(firing.end - self.factory.window.size()));
+        let start = bounds(std::iter::once(self.factory.window.start(firing.end)));
         let names = self.factory.keys.iter().map(|(_, name)| name.clone());
         let keys = names.zip(self.groups_of(firing)?.keys(&[slot])?);
         Ok(std::iter::once(("window_start".to_string(), start)).chain(keys).collect())
@@ -299,188 +271,6 @@ impl WindowAggregate {
     fn time_type(&self) -> &DataType {
         self.factory.input_schema.field(self.factory.time_column).data_type()
     }
-
-    /// Decides for each row of a batch where it counts.
-    fn place(&self, watermark: Watermark, batch: &ChangelogBatch) -> Result<Placement> {
-        let column = batch.rows.column(self.factory.time_column);
-        let (values, precision) = timestamp_values(column)?;
-        let window = &self.factory.window;
-        let mut placement = Placement::default();
-        let mut pane = Pane::nowhere();
-        for (row, value) in values.iter().enumerate() {
-            let local = window.local(precision.to_timestamp(*value).0);
-            if column.is_null(row) || local.unsigned_abs() >= WINDOW_TIME_MAX as u64 {
-                placement.rejected += 1;
-                continue;
-            }
-            if local < pane.start || local >= pane.end {
-                placement.pane_rows(&mut pane);
-                pane = self.pane(local, watermark);
-            }
-            let Some((_, last)) = pane.windows else {
-                placement.between += 1;
-                continue;
-            };
-            let tag = batch.late_tag(row);
-            if tag.max(watermark) >= pane.last_final {
-                placement.late += 1;
-            } else if tag >= pane.open_final {
-                let ends = pane.windows.unwrap_or((last, last));
-                let first = window.first_open(ends, |end| self.final_at(end) <= tag.max(watermark));
-                placement.overlay_row(row, first.unwrap_or(last), last, window.slide());
-            } else {
-                pane.rows.push(row as u32);
-            }
-        }
-        placement.pane_rows(&mut pane);
-        Ok(placement)
-    }
-
-    fn pane(&self, local: i64, watermark: Watermark) -> Pane {
-        let window = &self.factory.window;
-        let end = window.pane_end(local);
-        let windows = window.ends(local);
-        let first_open =
-            windows.and_then(|ends| window.first_open(ends, |end| self.final_at(end) <= watermark));
-        Pane {
-            start: end - window.pane(),
-            end,
-            windows,
-            open_final: first_open.map_or(Timestamp::MAX, |end| self.final_at(end)),
-            last_final: windows.map_or(Timestamp::MIN, |(_, last)| self.final_at(last)),
-            rows: Vec::new(),
-        }
-    }
-}
-
-/// A pane during the placement of a batch.
-struct Pane {
-    start: i64,
-    end: i64,
-    /// Ends of the first and last window that it is part of.
-    windows: Option<(i64, i64)>,
-    /// From which watermark on the first window that has not fired is final.
-    open_final: Timestamp,
-    /// From which watermark on the last window is final.
-    last_final: Timestamp,
-    rows: Vec<u32>,
-}
-
-impl Pane {
-    /// The pane in which no time lies.
-    fn nowhere() -> Self {
-        let (open_final, last_final) = (Timestamp::MAX, Timestamp::MAX);
-        Self { start: 0, end: 0, windows: None, open_final, last_final, rows: Vec::new() }
-    }
-}
-
-/// Where the rows of a batch count.
-#[derive(Default)]
-struct Placement {
-    panes: BTreeMap<i64, Vec<u32>>,
-    overlay: BTreeMap<i64, Vec<u32>>,
-    overlay_rows: u64,
-    late: u64,
-    rejected: u64,
-    between: u64,
-}
-
-impl Placement {
-    fn pane_rows(&mut self, pane: &mut Pane) {
-        if !pane.rows.is_empty() {
-            self.panes.entry(pane.end).or_default().append(&mut pane.rows);
-        }
-    }
-
-    fn overlay_row(&mut self, row: usize, first: i64, last: i64, slide: i64) {
-        self.overlay_rows += 1;
-        for end in (first..=last).step_by(slide as usize) {
-            self.overlay.entry(end).or_default().push(row as u32);
-        }
-    }
-
-    fn count(&self, metrics: &millpond_core::OperatorMetrics) {
-        let in_panes: usize = self.panes.values().map(Vec::len).sum();
-        metrics.accepted.add(in_panes as u64 + self.overlay_rows);
-        metrics.late.add(self.late);
-        metrics.rejected.add(self.rejected);
-        metrics.filtered.add(self.between);
-    }
-}
-
-/// Groups by (pane or window end, key), with the distinct values of their DISTINCT aggregates.
-struct Groups {
-    rows: WindowTable,
-    distinct: Vec<WindowTable>,
-    slots: Vec<u32>,
-}
-
-impl Groups {
-    fn new(name: &str, keys: &[FieldRef], set: &AggregateSet, context: BuildContext) -> Result<Self> {
-        let table = |name: &str, more: &[FieldRef], values: &[FieldRef]| {
-            WindowTable::new(
-                state_table(name, TableKind::Window, keys, more, values),
-                context.max_parallelism,
-            )
-        };
-        let rows = [Arc::new(Field::new("rows", DataType::Int64, false))];
-        let distinct = set.distinct_fields().into_iter().enumerate();
-        let distinct = distinct.map(|(i, value)| table(&format!("{name}_distinct_{i}"), &[value], &rows));
-        Ok(Self {
-            rows: table(name, &[], set.state_fields())?,
-            distinct: distinct.collect::<Result<_>>()?,
-            slots: Vec::new(),
-        })
-    }
-
-    /// Folds rows into one pane.
-    fn add(&mut self, end: i64, set: &AggregateSet, keys: &[ArrayRef], rows: &RecordBatch) -> Result<()> {
-        let hashes = stable_hashes(keys, rows.num_rows())?;
-        let inputs = set.evaluate(rows)?;
-        let groups = self.rows.window_mut(end)?;
-        groups.slots_for(keys, &hashes, &mut self.slots)?;
-        let mut seen = Vec::with_capacity(self.distinct.len());
-        for table in &mut self.distinct {
-            seen.push(table.window_mut(end)?);
-        }
-        let fold = Fold { slots: &self.slots, signs: None, keep: None };
-        set.update(groups.columns_mut(), &mut seen, keys, fold, &inputs)
-    }
-
-    fn empty_rows(&self) -> Result<KeyedRows> {
-        empty_like(&self.rows)
-    }
-
-    fn empty_distinct(&self, table: usize) -> Result<KeyedRows> {
-        empty_like(&self.distinct[table])
-    }
-
-    fn drop_through(&mut self, end: i64) {
-        self.rows.drop_through(end);
-        self.distinct.iter_mut().for_each(|table| table.drop_through(end));
-    }
-
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn StateTable> {
-        let distinct = self.distinct.iter_mut().map(|table| table as &mut dyn StateTable);
-        std::iter::once(&mut self.rows as &mut dyn StateTable).chain(distinct)
-    }
-}
-
-/// Rows of the shape that one window of a table has.
-fn empty_like(table: &WindowTable) -> Result<KeyedRows> {
-    let def = table.def();
-    let (identity, values) = def.schema.fields().split_at(def.identity_columns);
-    let keys: Vec<DataType> = identity[1..].iter().map(|field| field.data_type().clone()).collect();
-    KeyedRows::new(&keys, values)
-}
-
-/// Some rows of a batch; without a copy where they are a run.
-fn rows_at(rows: &RecordBatch, indices: Vec<u32>) -> Result<RecordBatch> {
-    let (first, last) = (indices[0] as usize, indices[indices.len() - 1] as usize);
-    if last - first + 1 == indices.len() {
-        return Ok(rows.slice(first, indices.len()));
-    }
-    Ok(take_record_batch(rows, &UInt32Array::from(indices))?)
 }
 
 impl Operator for WindowAggregate {
@@ -500,16 +290,19 @@ impl Operator for WindowAggregate {
             return Err(Error::internal("invariant 4: a retraction on an append edge of WindowAggregate"));
         }
         let watermark = ctx.watermark.unwrap_or(Timestamp::MIN).max(self.closed);
-        let placement = self.place(watermark, &batch)?;
+        let placement = Placement::of(&self.factory, watermark, &batch)?;
         placement.count(&ctx.metrics);
-        let groups = [(&mut self.panes, placement.panes), (&mut self.overlay, placement.overlay)];
-        for (groups, rows_by_end) in groups {
-            for (end, indices) in rows_by_end {
-                let rows = rows_at(&batch.rows, indices)?;
-                let keys: Vec<ArrayRef> =
-                    self.factory.keys.iter().map(|(key, _)| evaluate(key, &rows)).collect::<Result<_>>()?;
-                groups.add(end, &self.set, &keys, &rows)?;
-            }
+        for (end, indices) in placement.panes {
+            let rows = rows_at(&batch.rows, indices)?;
+            self.panes.add(end, &self.set, &self.factory.keys, &rows)?;
+            self.sharing.pane_changed(end);
+        }
+        for (end, indices) in placement.overlay {
+            let rows = rows_at(&batch.rows, indices)?;
+            let Sharing::Sliding { overlay, .. } = &mut self.sharing else {
+                return Err(Error::internal("only windows of HOP have rows of their own"));
+            };
+            overlay.add(end, &self.set, &self.factory.keys, &rows)?;
         }
         Ok(Progress::Done)
     }
@@ -530,7 +323,7 @@ impl Operator for WindowAggregate {
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
-        self.panes.tables().chain(self.overlay.tables()).collect()
+        self.panes.tables().chain(self.sharing.tables()).collect()
     }
 
     fn restored(&mut self, watermark: Option<Watermark>) -> Result<()> {

@@ -1,7 +1,7 @@
-//! WindowTvf: TUMBLE and HOP without an aggregate over them.
+//! WindowTvf: TUMBLE, HOP and CUMULATE without an aggregate over them.
 //!
-//! No state. Appends window_start, window_end and window_time to each row; HOP repeats a row for
-//! every window in which it lies. Kinds and late tags go along. Output is made a batch at a time,
+//! No state. Appends window_start, window_end and window_time to each row; HOP and CUMULATE
+//! repeat a row for every window in which it lies. Kinds and late tags go along. Output is made a batch at a time,
 //! so that one row in ten thousand windows stays within bounds.
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
@@ -116,7 +116,7 @@ impl WindowTvf {
         let time_type = batch.rows.column(self.factory.time_column).data_type().clone();
         let ends = || assigned.ends.iter().copied();
         let added: [ArrayRef; 3] = [
-            bounds(ends().map(|end| end - window.size())),
+            bounds(ends().map(|end| window.start(end))),
             bounds(ends()),
             window_times(ends().map(|end| window.instant(end)), &time_type)?,
         ];

@@ -143,6 +143,10 @@ fn batch_scan(scan: TableScan, tables: &TableRows) -> Result<LogicalPlan, DataFu
 
 /// The window function as a list of window starts, unnested.
 fn batch_window(window: &WindowTvf, final_at: Option<Watermark>) -> Result<LogicalPlan, DataFusionError> {
+    if !matches!(window.shape, WindowShape::Tumble { .. } | WindowShape::Hop { .. }) {
+        let refused = crate::plan_error::unsupported(format!("a batch answer over {}", window.shape));
+        return Err(carried(refused));
+    }
     let schema = UserDefinedLogicalNodeCore::schema(window);
     let width = window.input.schema().fields().len();
     let [start, end, time] = [width, width + 1, width + 2].map(|column| schema.field(column).name().clone());

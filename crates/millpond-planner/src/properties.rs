@@ -2,6 +2,7 @@
 //!
 //! Facts are derived bottom-up over the optimised plan, by column index; no rule can lose them.
 
+use chrono_tz::Tz;
 use millpond_core::{ChangelogMode, TimePrecision};
 
 use crate::window_relation::WindowShape;
@@ -12,6 +13,8 @@ pub(crate) struct Windows {
     pub(crate) shape: WindowShape,
     /// Of the time column: windows are final one unit before their end.
     pub(crate) precision: TimePrecision,
+    /// For windows over TIMESTAMP_LTZ: in whose local time they are cut.
+    pub(crate) time_zone: Option<Tz>,
 }
 
 /// What a column means to event time.
@@ -21,9 +24,9 @@ pub(crate) enum Role {
     Plain,
     /// The time attribute: rows behind the watermark are late.
     EventTime,
-    /// Starts of windows that end with, and are emitted before, the watermark.
+    /// Starts, in local time, of windows that end with, and are emitted before, the watermark.
     WindowStart(Windows),
-    /// Ends of windows.
+    /// Ends of windows, in local time.
     WindowEnd(Windows),
     /// One unit before the ends of windows: again a time attribute.
     WindowTime(Windows),
@@ -38,10 +41,12 @@ impl Role {
         }
     }
 
-    /// Whether later rows have larger values than the watermark: a time attribute or a window's end.
+    /// Whether later rows have larger values than the watermark: a time attribute or a window's
+    /// end, unless that is in a local time which is not the watermark's.
     pub(crate) fn follows_watermark(self) -> bool {
         match self {
-            Role::EventTime | Role::WindowTime(_) | Role::WindowEnd(_) => true,
+            Role::EventTime | Role::WindowTime(_) => true,
+            Role::WindowEnd(windows) => windows.time_zone.is_none(),
             Role::Plain | Role::WindowStart(_) => false,
         }
     }

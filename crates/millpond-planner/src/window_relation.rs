@@ -32,26 +32,36 @@ pub(crate) const FUNCTIONS: [&str; 4] = ["cumulate", "hop", "session", "tumble"]
 pub(crate) enum WindowShape {
     Tumble { size: i64, offset: i64 },
     Hop { slide: i64, size: i64, offset: i64 },
+    Cumulate { step: i64, size: i64, offset: i64 },
 }
 
 impl WindowShape {
-    /// The length of each window.
+    /// The length of the longest window.
     pub(crate) fn size(self) -> i64 {
         match self {
-            Self::Tumble { size, .. } | Self::Hop { size, .. } => size,
+            Self::Tumble { size, .. } | Self::Hop { size, .. } | Self::Cumulate { size, .. } => size,
         }
     }
-    /// From one window's start to the next one's.
+    /// From one window's end to the next one's.
     pub(crate) fn slide(self) -> i64 {
         match self {
             Self::Tumble { size, .. } => size,
             Self::Hop { slide, .. } => slide,
+            Self::Cumulate { step, .. } => step,
         }
+    }
+    fn with_offset(mut self, by: i64) -> Self {
+        match &mut self {
+            Self::Tumble { offset, .. } | Self::Hop { offset, .. } | Self::Cumulate { offset, .. } => {
+                *offset = by
+            }
+        }
+        self
     }
     /// Where the window grid lies relative to 1970-01-01.
     pub(crate) fn offset(self) -> i64 {
         match self {
-            Self::Tumble { offset, .. } | Self::Hop { offset, .. } => offset,
+            Self::Tumble { offset, .. } | Self::Hop { offset, .. } | Self::Cumulate { offset, .. } => offset,
         }
     }
 }
@@ -62,6 +72,9 @@ impl fmt::Display for WindowShape {
             Self::Tumble { size, .. } => write!(f, "TUMBLE(size={}", seconds(size))?,
             Self::Hop { slide, size, .. } => {
                 write!(f, "HOP(slide={} size={}", seconds(slide), seconds(size))?
+            }
+            Self::Cumulate { step, size, .. } => {
+                write!(f, "CUMULATE(step={} size={}", seconds(step), seconds(size))?
             }
         }
         match self.offset() {
@@ -239,7 +252,8 @@ impl Call {
         let parameters: &[&str] = match self.name.as_str() {
             "tumble" => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
             "hop" => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
-            "cumulate" | "session" => return Err(unsupported(self.name.to_uppercase())),
+            "cumulate" => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
+            "session" => return Err(unsupported(self.name.to_uppercase())),
             other => {
                 let error = Error::invalid(format!("table function {} does not exist", other.to_uppercase()));
                 return Err(crate::plan_error::with_nearest(error, other, &FUNCTIONS));
@@ -255,15 +269,15 @@ impl Call {
         };
         let input = data(take("DATA")?, &function, context)?;
         let (time, at) = descriptor(take("TIMECOL")?, &function, &input, context)?;
-        let slide = if self.name == "hop" { Some(interval(take("SLIDE")?, "SLIDE", context)?) } else { None };
-        let size = interval(take("SIZE")?, "SIZE", context)?;
-        let offset = match take("OFFSET") {
-            Ok(expr) => any_interval(expr, "OFFSET", context)?,
-            Err(_) => 0,
+        let mut length = |parameter: &str| interval(take(parameter)?, parameter, context);
+        let shape = match self.name.as_str() {
+            "hop" => WindowShape::Hop { slide: length("SLIDE")?, size: length("SIZE")?, offset: 0 },
+            "cumulate" => WindowShape::Cumulate { step: length("STEP")?, size: length("SIZE")?, offset: 0 },
+            _ => WindowShape::Tumble { size: length("SIZE")?, offset: 0 },
         };
-        let shape = match slide {
-            None => WindowShape::Tumble { size, offset },
-            Some(slide) => WindowShape::Hop { slide, size, offset },
+        let shape = match take("OFFSET") {
+            Ok(expr) => shape.with_offset(any_interval(expr, "OFFSET", context)?),
+            Err(_) => shape,
         };
         WindowTvf::try_new(shape, time, input, At(at.or(self.at))).map_err(from_datafusion)
     }

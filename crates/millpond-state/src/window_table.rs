@@ -67,10 +67,11 @@ impl WindowTable {
         self.windows.keys().next().copied()
     }
 
-    /// Windows whose end lies in `(after, through]`, ascending.
+    /// Windows whose end lies in `(after, through]`, ascending; none if `through` is not above `after`.
     pub fn range(&self, after: i64, through: i64) -> impl Iterator<Item = (i64, &KeyedRows)> {
         let bounds = (std::ops::Bound::Excluded(after), std::ops::Bound::Included(through));
-        self.windows.range(bounds).map(|(end, rows)| (*end, rows))
+        let windows = (after < through).then(|| self.windows.range(bounds));
+        windows.into_iter().flatten().map(|(end, rows)| (*end, rows))
     }
 
     /// Drops every window whose end is at or below `end`.

@@ -17,6 +17,7 @@ mod fold;
 mod result;
 mod set;
 mod state;
+mod take_back;
 
 pub use call::{AggregateCall, AggregateFunction, output_type};
 pub use distinct::DistinctChanges;

@@ -218,7 +218,7 @@ fn passing(filter: &ArrayRef) -> Result<BooleanArray> {
 }
 
 impl BoundCall {
-    fn range(&self) -> std::ops::Range<usize> {
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
         let width = match self.form {
             Form::Count | Form::Extreme(_) => 1,
             Form::IntegerSum => 2,

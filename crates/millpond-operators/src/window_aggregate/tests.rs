@@ -1,10 +1,10 @@
 //! Tests of `window_aggregate`.
 
 use super::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::{AsArray, Int64Array, TimestampMillisecondArray};
-use arrow::datatypes::{Int64Type, Schema, TimeUnit, TimestampMillisecondType};
+use arrow::datatypes::{Field, Int64Type, Schema, TimeUnit, TimestampMillisecondType};
 use datafusion::physical_expr::expressions::col;
 use millpond_core::{KeyGroupRange, OperatorMetrics};
 use millpond_state::Delta;
@@ -27,6 +27,7 @@ fn millis(kind: WindowKind) -> WindowSpec {
     let kind = match kind {
         WindowKind::Tumble { size } => WindowKind::Tumble { size: size * 1000 },
         WindowKind::Hop { size, slide } => WindowKind::Hop { size: size * 1000, slide: slide * 1000 },
+        WindowKind::Cumulate { size, step } => WindowKind::Cumulate { size: size * 1000, step: step * 1000 },
     };
     WindowSpec { kind, offset: 0, time_zone: None }
 }
@@ -276,11 +277,11 @@ fn reference(script: &Script, window: &WindowSpec) -> (Vec<Line>, u64) {
         }
         in_force = watermark.unwrap_or(i64::MIN);
     }
-    let size = window.size() / 1000;
     let line = |((end, key), values): ((i64, i64), Vec<i64>)| {
+        let start = window.start(end * 1000) / 1000;
         let distinct = values.iter().collect::<BTreeSet<_>>().len() as i64;
         let max = *values.iter().max().unwrap();
-        [key, end - size, end, values.len() as i64, values.iter().sum(), max, distinct]
+        [key, start, end, values.len() as i64, values.iter().sum(), max, distinct]
     };
     (groups.into_iter().map(line).collect(), late)
 }
@@ -329,6 +330,33 @@ fn restored(factory: &WindowAggregateFactory, stored: &[Vec<Delta>], watermark: 
     task
 }
 
+/// With COUNT(*) in the place of MAX, so that sums of panes can slide.
+fn without_max(factory: &WindowAggregateFactory) -> WindowAggregateFactory {
+    let mut factory = factory.clone();
+    factory.aggregates[2] = AggregateCall { name: "max".into(), ..factory.aggregates[0].clone() };
+    factory
+}
+
+fn counts_as_max(lines: &[Line]) -> Vec<Line> {
+    lines
+        .iter()
+        .map(|[k, start, end, n, sum, _, distinct]| [*k, *start, *end, *n, *sum, *n, *distinct])
+        .collect()
+}
+
+#[test]
+fn a_cumulative_window_fires_at_each_step_and_totals_what_came_before() {
+    let mut task =
+        Task::new(&factory(millis(WindowKind::Cumulate { size: 15, step: 5 }), input_schema(None)));
+    task.rows(&[(Some(1), 1, 5, None), (Some(11), 1, 5, None)]);
+    assert_eq!(task.end(at(4)), [[1, 0, 5, 1, 5, 5, 1]]);
+    // Late for [0, 5), in time for [0, 10) and [0, 15).
+    task.rows(&[(Some(3), 1, 7, None), (Some(4), 2, 1, Some(9))]);
+    assert_eq!(task.end(at(9)), [[1, 0, 10, 2, 12, 7, 2]]);
+    assert_eq!(task.end(Some(Timestamp::MAX)), [[1, 0, 15, 3, 17, 7, 2], [2, 0, 15, 1, 1, 1, 1]]);
+    assert_eq!(task.state_rows(), 0);
+}
+
 #[test]
 fn random_scripts_agree_with_the_reference() {
     let kinds = [
@@ -338,6 +366,8 @@ fn random_scripts_agree_with_the_reference() {
         WindowKind::Hop { size: 9, slide: 6 },
         WindowKind::Hop { size: 10, slide: 10 },
         WindowKind::Hop { size: 4, slide: 6 },
+        WindowKind::Cumulate { size: 12, step: 3 },
+        WindowKind::Cumulate { size: 20, step: 2 },
     ];
     let mut random = Random(42);
     let mut late_rows = 0;
@@ -349,11 +379,10 @@ fn random_scripts_agree_with_the_reference() {
             let expected = reference(&script, &window);
             late_rows += expected.1;
             for (split, restore) in [(1000, false), (1, false), (3, false), (5, true)] {
-                let result = run(&script, &factory, split, restore);
-                assert_eq!(
-                    result, expected,
-                    "round {round}, {window}, batches of {split}, restore {restore}"
-                );
+                let what = format!("round {round}, {window}, batches of {split}, restore {restore}");
+                assert_eq!(run(&script, &factory, split, restore), expected, "{what}");
+                let counting = run(&script, &without_max(&factory), split, restore);
+                assert_eq!(counting, (counts_as_max(&expected.0), expected.1), "{what}, without MAX");
             }
         }
     }

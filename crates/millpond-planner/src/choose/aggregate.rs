@@ -109,9 +109,9 @@ impl Chooser<'_> {
         }
         let input = self.choose(&aggregate.input)?;
         let schema = aggregate.input.schema();
-        if self.is_append(input) && !calls.is_empty() {
+        if self.is_append(input) {
             let roles = self.group_roles(input, schema, &aggregate.group_expr);
-            if roles.iter().any(|role| matches!(role, Role::WindowStart(_) | Role::WindowEnd(_))) {
+            if roles.iter().any(|role| role.windows().is_some()) {
                 return self.aggregate_attached(aggregate, &calls, input, &roles);
             }
         }

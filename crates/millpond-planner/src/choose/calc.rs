@@ -211,22 +211,6 @@ impl Chooser<'_> {
         Ok(node)
     }
 
-    /// A Calc that gives every column its place and meaning, though some are computed anew.
-    pub(super) fn recomputed(&mut self, input: NodeId, projection: Vec<Arc<dyn PhysicalExpr>>) -> NodeId {
-        let before = self.node(input);
-        let operator = Operator {
-            mode: before.properties.mode,
-            upsert_keys: before.properties.upsert_keys.clone(),
-            facts: self.facts[input].clone(),
-            semantics: texts(&projection),
-            identity: None,
-            factory: Arc::new(CalcFactory { filter: None, projection, schema: Arc::clone(&before.schema) }),
-            inputs: vec![input],
-            state: StateBound::None,
-        };
-        self.add_operator(operator)
-    }
-
     pub(super) fn union(&mut self, union: &Union) -> Result<NodeId> {
         let mut inputs = Vec::new();
         for input in &union.inputs {

@@ -10,11 +10,7 @@ use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{
-    Aggregate, Expr, LogicalPlan, Operator as BinaryOperator, UserDefinedLogicalNodeCore, cast,
-};
-use datafusion::physical_plan::PhysicalExpr;
-use datafusion::physical_plan::expressions::{binary, lit};
+use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, UserDefinedLogicalNodeCore, cast};
 use millpond_core::{ChangelogMode, Error, Result, TimePrecision};
 use millpond_operators::aggregate::AggregateCall;
 use millpond_operators::window::{WindowKind, WindowSpec};
@@ -41,6 +37,8 @@ struct Windowed<'a> {
     calls: Vec<AggregateCall>,
     /// What each group expression is.
     groups: Vec<WindowColumn>,
+    /// What it means to event time.
+    roles: Vec<Role>,
 }
 
 impl Chooser<'_> {
@@ -62,7 +60,7 @@ impl Chooser<'_> {
         let mut roles = self.facts[input].roles.clone();
         roles.extend(
             [WindowColumn::WindowStart, WindowColumn::WindowEnd, WindowColumn::WindowTime]
-                .map(|column| window_role(column, windows, spec)),
+                .map(|column| window_role(column, windows)),
         );
         let operator = Operator {
             semantics: format!("{spec} time={time}"),
@@ -93,10 +91,11 @@ impl Chooser<'_> {
         let kind = match window.shape {
             WindowShape::Tumble { size, .. } => WindowKind::Tumble { size },
             WindowShape::Hop { slide, size, .. } => WindowKind::Hop { size, slide },
+            WindowShape::Cumulate { step, size, .. } => WindowKind::Cumulate { size, step },
         };
         let spec = WindowSpec { kind, offset: window.shape.offset(), time_zone };
         spec.check().map_err(|error| error.with_location(window.at.0))?;
-        Ok((spec, Windows { shape: window.shape, precision }))
+        Ok((spec, Windows { shape: window.shape, precision, time_zone }))
     }
 
     /// The descriptor's column, which must carry the watermark.
@@ -142,6 +141,7 @@ impl Chooser<'_> {
             time: prepared.others[0],
             keys: prepared.keys,
             calls: prepared.calls,
+            roles: beneath.groups.iter().map(|group| window_role(*group, windows)).collect(),
             groups: beneath.groups,
         };
         self.add_window_aggregate(windowed).map(Some)
@@ -149,8 +149,10 @@ impl Chooser<'_> {
 
     /// An aggregation by window columns that the rows carry, such as the results of another one.
     ///
-    /// A window is known by its last instant: every window of a TUMBLE or HOP ends at another
-    /// multiple of the slide, so that instants tumble by the slide into just the rows of one window.
+    /// A window is known by its last instant: every window of a TUMBLE, HOP or CUMULATE ends at
+    /// another multiple of the slide, so that instants tumble by the slide into just the rows of
+    /// one window. A start that does not lie one slide before the end is another key. By their
+    /// starts alone, the windows of a CUMULATE are one, as long as the longest.
     pub(super) fn aggregate_attached(
         &mut self,
         aggregate: &Aggregate,
@@ -161,11 +163,19 @@ impl Chooser<'_> {
         let schema = aggregate.input.schema();
         let windows = roles.iter().find_map(|role| role.windows()).ok_or_else(|| lost("a window"))?;
         let time = self.last_instant(input, schema, windows)?;
+        let ends = roles
+            .iter()
+            .any(|role| matches!(role, Role::WindowEnd(of) | Role::WindowTime(of) if *of == windows));
+        let distance = match windows.shape {
+            WindowShape::Cumulate { size, .. } if !ends => size,
+            shape => shape.slide(),
+        };
+        let known_starts = distance == windows.shape.size();
         let mut groups = Vec::new();
         let mut keys = Vec::new();
         for (role, expr) in roles.iter().zip(&aggregate.group_expr) {
             groups.push(match role {
-                Role::WindowStart(of) if *of == windows => WindowColumn::WindowStart,
+                Role::WindowStart(of) if *of == windows && known_starts => WindowColumn::WindowStart,
                 Role::WindowEnd(of) if *of == windows => WindowColumn::WindowEnd,
                 Role::WindowTime(of) if *of == windows => WindowColumn::WindowTime,
                 _ => {
@@ -175,22 +185,27 @@ impl Chooser<'_> {
             });
         }
         let prepared = self.prepared(input, schema, &[time], &keys, calls, None)?;
-        let (size, slide) = (windows.shape.size(), windows.shape.slide());
-        let offset = (windows.shape.offset() + size).rem_euclid(slide);
+        let offset = (windows.shape.offset() + windows.shape.size()).rem_euclid(distance);
         let windowed = Windowed {
             aggregate,
-            spec: WindowSpec { kind: WindowKind::Tumble { size: slide }, offset, time_zone: None },
+            spec: WindowSpec {
+                kind: WindowKind::Tumble { size: distance },
+                offset,
+                time_zone: windows.time_zone,
+            },
             windows,
             input: prepared.input,
             time: prepared.others[0],
             keys: prepared.keys,
             calls: prepared.calls,
             groups,
+            roles: roles.to_vec(),
         };
         self.add_window_aggregate(windowed)
     }
 
-    /// The last instant of the rows' window: carried along, or computed from one of its bounds.
+    /// The last instant of the rows' window: carried along, or computed from one of its bounds
+    /// (then in local time).
     fn last_instant(&self, input: NodeId, schema: &DFSchema, windows: Windows) -> Result<Expr> {
         let carried = |role: Role| {
             let place = self.facts[input].roles.iter().position(|other| *other == role)?;
@@ -217,21 +232,12 @@ impl Chooser<'_> {
     }
 
     fn add_window_aggregate(&mut self, windowed: Windowed<'_>) -> Result<NodeId> {
-        let Windowed { aggregate, spec, windows, input, time, keys, calls, groups } = windowed;
+        let Windowed { aggregate, spec, windows, input, time, keys, calls, groups, mut roles } = windowed;
         let exchange = self.exchange(input, keys.clone());
-        let mut roles: Vec<Role> = groups.iter().map(|group| window_role(*group, windows, spec)).collect();
         roles.extend(calls.iter().map(|_| Role::Plain));
         let key: Vec<usize> = (0..groups.len()).collect();
-        // Attached to windows that overlap, the operator knows their ends only.
-        let starts_differ = spec.size() != windows.shape.size();
-        let output: Vec<WindowColumn> = groups
-            .iter()
-            .map(|group| match group {
-                WindowColumn::WindowStart if starts_differ => WindowColumn::WindowEnd,
-                other => *other,
-            })
-            .chain((0..calls.len()).map(WindowColumn::Aggregate))
-            .collect();
+        let aggregates = (0..calls.len()).map(WindowColumn::Aggregate);
+        let output: Vec<WindowColumn> = groups.iter().copied().chain(aggregates).collect();
         let given = Arc::clone(&self.node(exchange).schema);
         let schema = Arc::clone(aggregate.schema.inner());
         let operator = Operator {
@@ -248,40 +254,14 @@ impl Chooser<'_> {
                 aggregates: calls,
                 output,
                 input_schema: given,
-                schema: Arc::clone(&schema),
+                schema,
             }),
             inputs: vec![exchange],
             mode: ChangelogMode::Append,
             upsert_keys: vec![key],
-            facts: NodeFacts::new(roles.clone(), keys.is_empty()),
+            facts: NodeFacts::new(roles, keys.is_empty()),
         };
-        let node = self.add_operator(operator);
-        match starts_differ && groups.contains(&WindowColumn::WindowStart) {
-            false => Ok(node),
-            true => self.with_starts(node, &schema, &groups, windows),
-        }
-    }
-
-    /// Computes the starts of windows from the ends that stand in their place.
-    fn with_starts(
-        &mut self,
-        node: NodeId,
-        schema: &Schema,
-        groups: &[WindowColumn],
-        windows: Windows,
-    ) -> Result<NodeId> {
-        let size = interval(windows.shape.size().saturating_mul(1000));
-        let expr = |column: usize| -> Result<Arc<dyn PhysicalExpr>> {
-            let own = plain(schema, column);
-            match groups.get(column) {
-                Some(WindowColumn::WindowStart) => {
-                    binary(own, BinaryOperator::Minus, lit(size.clone()), schema).map_err(from_datafusion)
-                }
-                _ => Ok(own),
-            }
-        };
-        let projection = (0..schema.fields().len()).map(expr).collect::<Result<Vec<_>>>()?;
-        Ok(self.recomputed(node, projection))
+        Ok(self.add_operator(operator))
     }
 }
 
@@ -289,16 +269,13 @@ fn interval(nanos: i64) -> ScalarValue {
     ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano::new(0, 0, nanos)))
 }
 
-/// What a window column means. Bounds in a local time that is not UTC do not follow the watermark.
-fn window_role(column: WindowColumn, windows: Windows, spec: WindowSpec) -> Role {
+/// What a window column means.
+fn window_role(column: WindowColumn, windows: Windows) -> Role {
     match column {
-        WindowColumn::WindowStart if spec.time_zone.is_none() => Role::WindowStart(windows),
-        WindowColumn::WindowEnd if spec.time_zone.is_none() => Role::WindowEnd(windows),
+        WindowColumn::WindowStart => Role::WindowStart(windows),
+        WindowColumn::WindowEnd => Role::WindowEnd(windows),
         WindowColumn::WindowTime => Role::WindowTime(windows),
-        WindowColumn::WindowStart
-        | WindowColumn::WindowEnd
-        | WindowColumn::Key(_)
-        | WindowColumn::Aggregate(_) => Role::Plain,
+        WindowColumn::Key(_) | WindowColumn::Aggregate(_) => Role::Plain,
     }
 }
 
