@@ -4,6 +4,7 @@
 
 mod embedding;
 mod flights;
+mod flink;
 mod nexmark;
 mod resumption;
 mod text;
