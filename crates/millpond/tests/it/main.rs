@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod embedding;
+mod faults;
 mod flights;
 mod flink;
 mod nexmark;
