@@ -1,5 +1,5 @@
 //! Project chores: `cargo xtask tidy` checks the house rules, `cargo xtask torture` runs every SQL
-//! file in every mode.
+//! file in every mode and judges generated queries.
 
 use std::io::Write;
 use std::process::{Command, ExitCode};
@@ -32,7 +32,7 @@ fn tidy() -> ExitCode {
 fn torture() -> ExitCode {
     let run = Command::new("cargo")
         .args(["run", "--quiet", "--package", "millpond-cli", "--bin", "millpond", "--"])
-        .args(["test", "sql-tests", "--torture"])
+        .args(["test", "sql-tests", "--torture", "--generate", "500"])
         .current_dir(xtask::root())
         .status();
     match run {

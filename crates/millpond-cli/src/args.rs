@@ -71,7 +71,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct TestArgs {
     /// Files, or folders of .slt files
-    #[arg(required = true)]
+    #[arg(required_unless_present = "generate")]
     paths: Vec<PathBuf>,
     /// Run each file in every torture mode
     #[arg(long)]
@@ -85,6 +85,9 @@ pub(crate) struct TestArgs {
     /// Files run at once
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
+    /// Also judge this many generated queries
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    generate: u64,
     /// Seed of random modes; printed when a run fails
     #[arg(long)]
     seed: Option<u64>,
@@ -98,6 +101,7 @@ impl TestArgs {
             modes: self.modes.clone(),
             update: self.update,
             jobs: self.jobs,
+            generate: self.generate,
             seed: self.seed,
         }
     }

@@ -70,7 +70,10 @@ pub(crate) async fn judge(session: &Session, source: &StatementSource) -> Result
     Ok(tally)
 }
 
-async fn judge_query(session: &Session, mut query: PreparedQuery) -> Result<Tally> {
+/// Judges one query.
+///
+/// Errors: as [`judge`].
+pub(crate) async fn judge_query(session: &Session, mut query: PreparedQuery) -> Result<Tally> {
     let watched = instrument(&mut query.planned.plan);
     let mut trial = Trial::new(&query, watched)?;
     let mut changes = session.start_prepared(&query)?;

@@ -9,10 +9,13 @@
 
 mod database;
 mod difference;
+mod generate;
 mod judge;
 mod mode;
 mod recorder;
 mod report;
+mod window_check;
+mod window_model;
 
 use std::path::{Path, PathBuf};
 
@@ -36,6 +39,8 @@ pub struct Options {
     pub update: bool,
     /// Files run at once.
     pub jobs: usize,
+    /// Generated queries and window cases judged beside the files.
+    pub generate: u64,
     /// Seed of random choices.
     pub seed: Option<u64>,
 }
@@ -44,7 +49,8 @@ pub struct Options {
 ///
 /// Errors: *Invalid* for an unknown mode or a path that is not there.
 pub async fn run(options: Options) -> Result<bool> {
-    let files = files(&options.paths)?;
+    let files =
+        if options.paths.is_empty() && options.generate > 0 { Vec::new() } else { files(&options.paths)? };
     let seed = options.seed.unwrap_or_else(|| millpond::Random::fresh().next_u64());
     let modes = modes(&options, seed)?;
     let mut report = Report::default();
@@ -64,6 +70,10 @@ pub async fn run(options: Options) -> Result<bool> {
         .buffered(options.jobs.max(1));
     while let Some((file, mode, outcome)) = outcomes.next().await {
         report.add(&file, &mode, seed, outcome);
+    }
+    for seed in (0..options.generate).map(|case| seed.wrapping_add(case)) {
+        report.add_generated(seed, generate::check_query(seed).await);
+        report.add_windows(seed, window_check::check_windows(seed).await);
     }
     Ok(report.finish())
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
+use millpond::{Error, Result};
+
 use crate::RunOutcome;
 use crate::judge::Tally;
 use crate::mode::Mode;
@@ -36,6 +38,37 @@ impl Report {
         }
     }
 
+    /// A generated query; `None`: the engine does not have what it uses.
+    pub(crate) fn add_generated(&mut self, seed: u64, outcome: Result<Option<Tally>>) {
+        match outcome {
+            Ok(Some(tally)) => {
+                self.judged.add(tally);
+                self.passed_as("generated queries");
+            }
+            Ok(None) => self.skipped += 1,
+            Err(error) => self.failed_case(seed, &error),
+        }
+    }
+
+    /// A case of windows; whether the engine has them.
+    pub(crate) fn add_windows(&mut self, seed: u64, outcome: Result<bool>) {
+        match outcome {
+            Ok(true) => self.passed_as("generated windows"),
+            Ok(false) => self.skipped += 1,
+            Err(error) => self.failed_case(seed, &error),
+        }
+    }
+
+    fn passed_as(&mut self, what: &str) {
+        self.passed += 1;
+        *self.by_mode.entry(what.into()).or_default() += 1;
+    }
+
+    fn failed_case(&mut self, seed: u64, error: &Error) {
+        self.failed += 1;
+        say(&format!("FAILED {error}\nrepeat it with: millpond test --generate 1 --seed {seed}\n"));
+    }
+
     pub(crate) fn updated(&mut self, files: usize) {
         say(&format!("{files} files updated\n"));
     }
@@ -43,7 +76,8 @@ impl Report {
     /// Tells the sum; whether nothing failed.
     pub(crate) fn finish(self) -> bool {
         for (mode, count) in &self.by_mode {
-            say(&format!("  {count:>4} passed in mode {mode}\n"));
+            let within = if mode.starts_with("generated") { "of" } else { "in mode" };
+            say(&format!("  {count:>4} passed {within} {mode}\n"));
         }
         if self.judged != Tally::default() {
             let Tally { queries, epochs, passed_over } = self.judged;
