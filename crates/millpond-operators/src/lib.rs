@@ -12,6 +12,7 @@ pub mod fold;
 pub mod group_aggregate;
 pub mod join;
 pub mod operator;
+pub mod session_aggregate;
 pub mod stateless;
 pub mod union;
 pub mod window;
@@ -27,6 +28,7 @@ pub use operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory,
     Progress,
 };
+pub use session_aggregate::SessionAggregateFactory;
 pub use stateless::{BatchFunction, Stateless};
 pub use union::UnionFactory;
 pub use window::{WindowKind, WindowSpec};

@@ -156,10 +156,7 @@ impl WindowSpec {
 
     /// The local time of an instant.
     pub fn local(&self, instant: i64) -> i64 {
-        let Some(zone) = self.time_zone else { return instant };
-        let Some(time) = DateTime::<Utc>::from_timestamp_micros(instant) else { return instant };
-        let offset = zone.offset_from_utc_datetime(&time.naive_utc()).fix().local_minus_utc();
-        instant + i64::from(offset) * 1_000_000
+        local_time(self.time_zone, instant)
     }
 
     /// The moment at which every instant with an earlier local time has passed.
@@ -222,6 +219,14 @@ impl std::fmt::Display for WindowSpec {
             None => f.write_str(")"),
         }
     }
+}
+
+/// What the clocks of a time zone (`None`: UTC) show at an instant.
+pub fn local_time(time_zone: Option<Tz>, instant: i64) -> i64 {
+    let Some(zone) = time_zone else { return instant };
+    let Some(time) = DateTime::<Utc>::from_timestamp_micros(instant) else { return instant };
+    let offset = zone.offset_from_utc_datetime(&time.naive_utc()).fix().local_minus_utc();
+    instant + i64::from(offset) * 1_000_000
 }
 
 /// The type of window_start and window_end: a local TIMESTAMP(3).

@@ -40,7 +40,8 @@ use millpond_core::{
 };
 use millpond_state::{KeyedRows, StateTable};
 
-use self::groups::{Groups, rows_at};
+use self::groups::Groups;
+pub(crate) use self::groups::rows_at;
 use self::placement::Placement;
 use self::sharing::Sharing;
 use crate::aggregate::{AggregateCall, AggregateSet, evaluate, key_fields};

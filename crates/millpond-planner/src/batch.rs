@@ -246,7 +246,7 @@ fn item_field(data_type: &DataType) -> Arc<Field> {
 
 /// Starts, latest first, of the windows with `start ≤ time < start + size`.
 fn window_starts(shape: WindowShape, time: i64) -> impl Iterator<Item = i64> {
-    let (size, slide) = (shape.size(), shape.slide());
+    let (size, slide) = (shape.size(), shape.slide(TimePrecision::Microsecond));
     let latest = time - (time - shape.offset()).rem_euclid(slide);
     std::iter::successors(Some(latest), move |start| Some(start - slide))
         .take_while(move |start| start + size > time)

@@ -176,7 +176,7 @@ fn array(elem: Vec<Expr>) -> Expr {
     Expr::Array(Array { elem, named: true })
 }
 
-fn call(name: &str, span: Span, args: Vec<Expr>) -> Expr {
+pub(crate) fn call(name: &str, span: Span, args: Vec<Expr>) -> Expr {
     let args = args.into_iter().map(|arg| FunctionArg::Unnamed(FunctionArgExpr::Expr(arg))).collect();
     Expr::Function(Function {
         name: ObjectName::from(vec![Ident::with_span(span, name)]),

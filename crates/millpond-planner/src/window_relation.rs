@@ -33,18 +33,21 @@ pub(crate) enum WindowShape {
     Tumble { size: i64, offset: i64 },
     Hop { slide: i64, size: i64, offset: i64 },
     Cumulate { step: i64, size: i64, offset: i64 },
+    Session { gap: i64 },
 }
 
 impl WindowShape {
-    /// The length of the longest window.
+    /// The length of the longest window; of a session, the shortest.
     pub(crate) fn size(self) -> i64 {
         match self {
+            Self::Session { gap } => gap,
             Self::Tumble { size, .. } | Self::Hop { size, .. } | Self::Cumulate { size, .. } => size,
         }
     }
-    /// From one window's end to the next one's.
-    pub(crate) fn slide(self) -> i64 {
+    /// From one window's end to the next one's; sessions may end at any time.
+    pub(crate) fn slide(self, precision: TimePrecision) -> i64 {
         match self {
+            Self::Session { .. } => unit_micros(precision),
             Self::Tumble { size, .. } => size,
             Self::Hop { slide, .. } => slide,
             Self::Cumulate { step, .. } => step,
@@ -55,6 +58,7 @@ impl WindowShape {
             Self::Tumble { offset, .. } | Self::Hop { offset, .. } | Self::Cumulate { offset, .. } => {
                 *offset = by
             }
+            Self::Session { .. } => {}
         }
         self
     }
@@ -62,6 +66,7 @@ impl WindowShape {
     pub(crate) fn offset(self) -> i64 {
         match self {
             Self::Tumble { offset, .. } | Self::Hop { offset, .. } | Self::Cumulate { offset, .. } => offset,
+            Self::Session { .. } => 0,
         }
     }
 }
@@ -73,6 +78,7 @@ impl fmt::Display for WindowShape {
             Self::Hop { slide, size, .. } => {
                 write!(f, "HOP(slide={} size={}", seconds(slide), seconds(size))?
             }
+            Self::Session { gap } => write!(f, "SESSION(gap={}", seconds(gap))?,
             Self::Cumulate { step, size, .. } => {
                 write!(f, "CUMULATE(step={} size={}", seconds(step), seconds(size))?
             }
@@ -81,6 +87,15 @@ impl fmt::Display for WindowShape {
             0 => f.write_str(")"),
             offset => write!(f, " offset={})", seconds(offset)),
         }
+    }
+}
+
+/// One unit of a time column; of nanoseconds, the least that our time resolves.
+pub(crate) fn unit_micros(precision: TimePrecision) -> i64 {
+    match precision {
+        TimePrecision::Second => 1_000_000,
+        TimePrecision::Millisecond => 1000,
+        TimePrecision::Microsecond | TimePrecision::Nanosecond => 1,
     }
 }
 
@@ -114,24 +129,51 @@ pub(crate) struct WindowTvf {
     pub(crate) shape: WindowShape,
     /// The time column: always [`Expr::Column`].
     pub(crate) time: Expr,
+    /// PARTITION BY of a SESSION: each of its values has sessions of its own.
+    pub(crate) partition: Vec<Expr>,
+    /// It stands for a group window, `GROUP BY TUMBLE(…)`, whose columns have no names.
+    is_group_window: bool,
     pub(crate) input: LogicalPlan,
     schema: DFSchemaRef,
     pub(crate) at: At,
 }
 
+/// Names of the window columns of `GROUP BY TUMBLE(…)`.
+pub(crate) const GROUP_WINDOW_COLUMNS: [&str; 3] = ["$window_start", "$window_end", "$window_time"];
+
 impl WindowTvf {
-    fn try_new(shape: WindowShape, time: Expr, input: LogicalPlan, at: At) -> Result<Self, DataFusionError> {
+    fn try_new(
+        shape: WindowShape,
+        (time, partition): (Expr, Vec<Expr>),
+        is_group_window: bool,
+        input: LogicalPlan,
+        at: At,
+    ) -> Result<Self, DataFusionError> {
         let data_type = match &time {
             Expr::Column(column) => input.schema().field_from_column(column)?.data_type().clone(),
             other => return Err(carried(Error::internal(format!("window over the expression {other}")))),
         };
         let mut fields: Vec<(Option<TableReference>, FieldRef)> =
             input.schema().iter().map(|(qualifier, field)| (qualifier.cloned(), Arc::clone(field))).collect();
-        for (name, field) in window_columns(input.schema()).into_iter().zip(window_fields(&data_type)) {
+        let names = match is_group_window {
+            true => GROUP_WINDOW_COLUMNS.map(str::to_owned),
+            false => window_columns(input.schema()),
+        };
+        for (name, field) in names.into_iter().zip(window_fields(&data_type)) {
             fields.push((None, Arc::new(field.as_ref().clone().with_name(name))));
         }
         let schema = Arc::new(DFSchema::new_with_metadata(fields, HashMap::new())?);
-        Ok(Self { shape, time, input, schema, at })
+        Ok(Self { shape, time, partition, is_group_window, input, schema, at })
+    }
+
+    /// Whether a column of the input can be tested before rows are put into windows: always, except
+    /// that the rows of a session depend on each other, unless they all agree on the column.
+    pub(crate) fn commutes_with(&self, column: usize) -> bool {
+        let is_key = |key: &Expr| match key {
+            Expr::Column(key) => self.input.schema().index_of_column(key).is_ok_and(|key| key == column),
+            _ => false,
+        };
+        !matches!(self.shape, WindowShape::Session { .. }) || self.partition.iter().any(is_key)
     }
 }
 
@@ -165,23 +207,33 @@ impl UserDefinedLogicalNodeCore for WindowTvf {
         &self.schema
     }
     fn expressions(&self) -> Vec<Expr> {
-        vec![self.time.clone()]
+        std::iter::once(&self.time).chain(&self.partition).cloned().collect()
     }
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
         let input = self.input.schema().fields().len();
-        self.schema.fields()[input..].iter().map(|field| field.name().clone()).collect()
+        let fields = self.schema.fields().iter().enumerate();
+        let kept = fields.filter(|(column, _)| *column >= input || !self.commutes_with(*column));
+        kept.map(|(_, field)| field.name().clone()).collect()
     }
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WindowTvf: {} time={}", self.shape, self.time)
+        write!(f, "WindowTvf: {} time={}", self.shape, self.time)?;
+        if !self.partition.is_empty() {
+            let keys: Vec<String> = self.partition.iter().map(ToString::to_string).collect();
+            write!(f, " partition=[{}]", keys.join(", "))?;
+        }
+        Ok(())
     }
     fn with_exprs_and_inputs(
         &self,
-        mut exprs: Vec<Expr>,
+        exprs: Vec<Expr>,
         mut inputs: Vec<LogicalPlan>,
     ) -> Result<Self, DataFusionError> {
-        match (exprs.pop(), inputs.pop()) {
-            (Some(time), Some(input)) => Self::try_new(self.shape, time, input, self.at),
-            _ => Err(carried(Error::internal("a window table function has one input and one expression"))),
+        let mut exprs = exprs.into_iter();
+        match (exprs.next(), inputs.pop()) {
+            (Some(time), Some(input)) => {
+                Self::try_new(self.shape, (time, exprs.collect()), self.is_group_window, input, self.at)
+            }
+            _ => Err(carried(Error::internal("a window table function has one input and a time"))),
         }
     }
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
@@ -205,11 +257,14 @@ impl RelationPlanner for WindowRelations {
         match relation {
             TableFactor::TableFunction { expr: ast::Expr::Function(function), alias } => {
                 let name = function.name.to_string().to_lowercase();
-                planned(Call { name, arguments: arguments(&function.args), at }, alias, context)
+                let is_group_window = name.starts_with(GROUP_WINDOW);
+                let name = name.trim_start_matches(GROUP_WINDOW).to_owned();
+                let call = Call { name, arguments: arguments(&function.args), is_group_window, at };
+                planned(call, alias, context)
             }
             TableFactor::Table { name, alias, args: Some(args), .. } if is_window_function(&name) => {
                 let name = name.to_string().to_lowercase();
-                planned(Call { name, arguments: args.args, at }, alias, context)
+                planned(Call { name, arguments: args.args, is_group_window: false, at }, alias, context)
             }
             TableFactor::Table { version: Some(_), .. } => refused("FOR SYSTEM_TIME AS OF"),
             TableFactor::MatchRecognize { .. } => refused("MATCH_RECOGNIZE"),
@@ -244,8 +299,12 @@ fn arguments(arguments: &FunctionArguments) -> Vec<FunctionArg> {
 struct Call {
     name: String,
     arguments: Vec<FunctionArg>,
+    is_group_window: bool,
     at: Option<Location>,
 }
+
+/// Before the name of the function that `GROUP BY TUMBLE(…)` becomes.
+pub(crate) const GROUP_WINDOW: &str = "$group_";
 
 impl Call {
     fn plan(self, context: &mut dyn RelationPlannerContext) -> Result<WindowTvf> {
@@ -253,7 +312,7 @@ impl Call {
             "tumble" => &["DATA", "TIMECOL", "SIZE", "OFFSET"],
             "hop" => &["DATA", "TIMECOL", "SLIDE", "SIZE", "OFFSET"],
             "cumulate" => &["DATA", "TIMECOL", "STEP", "SIZE", "OFFSET"],
-            "session" => return Err(unsupported(self.name.to_uppercase())),
+            "session" => &["DATA", "TIMECOL", "GAP"],
             other => {
                 let error = Error::invalid(format!("table function {} does not exist", other.to_uppercase()));
                 return Err(crate::plan_error::with_nearest(error, other, &FUNCTIONS));
@@ -267,19 +326,23 @@ impl Call {
                     .with_hint(format!("its arguments are {}", parameters.join(", ")))
             })
         };
-        let input = data(take("DATA")?, &function, context)?;
+        let (input, partition) = data(take("DATA")?, &function, context)?;
         let (time, at) = descriptor(take("TIMECOL")?, &function, &input, context)?;
         let mut length = |parameter: &str| interval(take(parameter)?, parameter, context);
         let shape = match self.name.as_str() {
             "hop" => WindowShape::Hop { slide: length("SLIDE")?, size: length("SIZE")?, offset: 0 },
             "cumulate" => WindowShape::Cumulate { step: length("STEP")?, size: length("SIZE")?, offset: 0 },
+            "session" => WindowShape::Session { gap: length("GAP")? },
             _ => WindowShape::Tumble { size: length("SIZE")?, offset: 0 },
         };
         let shape = match take("OFFSET") {
             Ok(expr) => shape.with_offset(any_interval(expr, "OFFSET", context)?),
             Err(_) => shape,
         };
-        WindowTvf::try_new(shape, time, input, At(at.or(self.at))).map_err(from_datafusion)
+        // The windows of the others do not depend on other rows.
+        let partition = if self.name == "session" { partition } else { Vec::new() };
+        WindowTvf::try_new(shape, (time, partition), self.is_group_window, input, At(at.or(self.at)))
+            .map_err(from_datafusion)
     }
 
     /// Arguments by parameter; positional ones take the parameters in order.
@@ -311,17 +374,19 @@ impl Call {
     }
 }
 
-/// The first argument: `TABLE t`, a table name or a subquery.
+/// The first argument: `TABLE t [PARTITION BY …]`, a table name or a subquery; with the partition keys.
 fn data(
     argument: ast::Expr,
     function: &str,
     context: &mut dyn RelationPlannerContext,
-) -> Result<LogicalPlan> {
+) -> Result<(LogicalPlan, Vec<Expr>)> {
+    let mut keys = Vec::new();
     let relation = match argument {
-        ast::Expr::Function(call) if call.name.to_string() == TABLE_ARGUMENT => table_argument(&call),
-        ast::Expr::Subquery(subquery) => {
-            Some(TableFactor::Derived { lateral: false, subquery, alias: None, sample: None })
+        ast::Expr::Function(call) if call.name.to_string() == TABLE_ARGUMENT => {
+            keys = partition_keys(&call);
+            table_argument(&call)
         }
+        ast::Expr::Subquery(subquery) => Some(derived(subquery)),
         ast::Expr::Identifier(name) => Some(named_table(vec![name])),
         ast::Expr::CompoundIdentifier(names) => Some(named_table(names)),
         _ => None,
@@ -330,21 +395,42 @@ fn data(
         Error::invalid(format!("the first argument of {function} is not a table"))
             .with_hint("write TABLE name, or a subquery in parentheses")
     })?;
-    context.plan(relation).map_err(from_datafusion)
+    let input = context.plan(relation).map_err(from_datafusion)?;
+    let planned = |key: ast::Expr| {
+        let at = location_of(key.span());
+        context.sql_to_expr(key, input.schema()).map_err(|error| from_datafusion(error).with_location(at))
+    };
+    let keys = keys.into_iter().map(planned).collect::<Result<Vec<_>>>()?;
+    Ok((input, keys))
 }
 
-/// The relation in `__table_arg((SELECT * FROM t))`. PARTITION BY changes nothing here: windows of
-/// TUMBLE and HOP do not depend on other rows.
+fn derived(subquery: Box<ast::Query>) -> TableFactor {
+    TableFactor::Derived { lateral: false, subquery, alias: None, sample: None }
+}
+
+/// The relation in `__table_arg((SELECT * FROM t), …)`: t itself, or a subquery with more to it.
 fn table_argument(call: &ast::Function) -> Option<TableFactor> {
     let FunctionArg::Unnamed(FunctionArgExpr::Expr(ast::Expr::Subquery(query))) =
         arguments(&call.args).into_iter().next()?
     else {
         return None;
     };
-    match *query.body {
-        ast::SetExpr::Select(mut select) => select.from.pop().map(|from| from.relation),
+    match query.body.as_ref() {
+        ast::SetExpr::Select(select) => match select.from.as_slice() {
+            [from] if select.selection.is_none() && from.joins.is_empty() => Some(from.relation.clone()),
+            _ => Some(derived(query)),
+        },
         _ => None,
     }
+}
+
+/// What follows the relation in `__table_arg((SELECT * FROM t), k, …)`.
+fn partition_keys(call: &ast::Function) -> Vec<ast::Expr> {
+    let key = |argument: FunctionArg| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(key)) => Some(key),
+        _ => None,
+    };
+    arguments(&call.args).into_iter().skip(1).filter_map(key).collect()
 }
 
 fn named_table(names: Vec<ast::Ident>) -> TableFactor {
@@ -415,8 +501,14 @@ fn any_interval(
     let at = location_of(argument.span());
     let expr = context.sql_to_expr(argument, &DFSchema::empty()).map_err(from_datafusion)?;
     interval_micros(&expr).ok_or_else(|| {
+        let months = matches!(&expr, Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(value)), _) if value.months != 0)
+            || matches!(&expr, Expr::Literal(ScalarValue::IntervalYearMonth(_), _));
+        let hint = match months {
+            true => "months and years differ in length: write it in days, as INTERVAL '30' DAY",
+            false => "write it as INTERVAL '10' SECOND",
+        };
         Error::invalid(format!("{parameter} of a window is not a constant interval of days to seconds"))
-            .with_hint("write it as INTERVAL '10' SECOND")
+            .with_hint(hint)
             .with_location(at)
     })
 }

@@ -126,6 +126,19 @@ impl KeyedRows {
         self.index.bytes() + columns + self.dirty.capacity() * 2 + self.dirty_slots.capacity() * 4
     }
 
+    /// Keys of all rows that the store knows, of live ones and of those that are gone since.
+    pub(crate) fn stored_keys(&mut self) -> Result<Vec<ArrayRef>> {
+        let gone = self.take_gone()?;
+        let mut stored = self.live_slots(0, usize::MAX);
+        stored.retain(|slot| self.stored[*slot as usize]);
+        let keys = self.index.keys(&stored)?;
+        match (stored.is_empty(), gone.is_empty()) {
+            (_, true) => Ok(keys),
+            (true, false) => Ok(gone),
+            (false, false) => keys.iter().zip(&gone).map(|(keys, gone)| Ok(concat(&[keys, gone])?)).collect(),
+        }
+    }
+
     /// How many of the rows the store knows; with those that are gone since.
     pub(crate) fn is_stored(&self) -> bool {
         self.stored_rows > 0 || !self.gone.is_empty()

@@ -11,7 +11,7 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Int64Type};
 use millpond_core::{Error, KeyGroupRange, Result};
 
-use crate::keyed_rows::KeyedRows;
+use crate::keyed_rows::{Changes, KeyedRows};
 use crate::table::{Frozen, StateTable, TableDef, TableKind};
 use crate::value_table::{frozen, owned_rows, rows_of};
 
@@ -25,6 +25,8 @@ pub struct WindowTable {
     expired_through: Option<i64>,
     /// Windows up to here were dropped at any time: none of them may come back.
     dropped_through: i64,
+    /// Keys of stored rows of windows that were removed since the last freeze.
+    removed: Vec<(i64, Vec<ArrayRef>)>,
 }
 
 impl WindowTable {
@@ -37,8 +39,14 @@ impl WindowTable {
             return Err(Error::internal(format!("state table {:?} is not a window table", def.name)));
         }
         rows_of(&def, 1)?;
-        let windows = BTreeMap::new();
-        Ok(Self { def, max_parallelism, windows, expired_through: None, dropped_through: i64::MIN })
+        Ok(Self {
+            def,
+            max_parallelism,
+            windows: BTreeMap::new(),
+            expired_through: None,
+            dropped_through: i64::MIN,
+            removed: Vec::new(),
+        })
     }
 
     /// The rows of a window, to be changed; a new window is empty.
@@ -74,6 +82,15 @@ impl WindowTable {
         windows.into_iter().flatten().map(|(end, rows)| (*end, rows))
     }
 
+    /// Takes one window out; it must not come back before the next freeze.
+    pub fn remove(&mut self, end: i64) -> Result<Option<KeyedRows>> {
+        let Some(mut rows) = self.windows.remove(&end) else { return Ok(None) };
+        if rows.is_stored() {
+            self.removed.push((end, rows.stored_keys()?));
+        }
+        Ok(Some(rows))
+    }
+
     /// Drops every window whose end is at or below `end`.
     pub fn drop_through(&mut self, end: i64) {
         while let Some(entry) = self.windows.first_entry().filter(|entry| *entry.key() <= end) {
@@ -99,6 +116,10 @@ impl StateTable for WindowTable {
                 changes.push((Some(*end), change));
             }
         }
+        for (end, deletes) in std::mem::take(&mut self.removed) {
+            let delete_rows = deletes.first().map_or(0, |column| column.len());
+            changes.push((Some(end), Changes { deletes, delete_rows, ..Changes::default() }));
+        }
         frozen(&self.def, changes, self.expired_through.take())
     }
 
@@ -108,6 +129,7 @@ impl StateTable for WindowTable {
             changes.push((Some(*end), rows.take_all()?));
         }
         self.expired_through = None;
+        self.removed.clear();
         frozen(&self.def, changes, None)
     }
 
@@ -188,6 +210,23 @@ mod tests {
         assert_eq!(delta(&mut table), (vec![[30, 5, 1]], Some(20)));
         assert_eq!(delta(&mut table), (vec![], None));
         assert!(table.window_mut(20).is_err());
+    }
+
+    #[test]
+    fn a_window_that_is_taken_out_is_deleted_row_by_row_if_the_store_knows_it() {
+        let mut table = table();
+        add(&mut table, 10, &[1, 2]);
+        add(&mut table, 20, &[3]);
+        table.freeze().unwrap();
+        add(&mut table, 10, &[4]);
+        add(&mut table, 30, &[5]);
+        assert_eq!(table.remove(10).unwrap().unwrap().len(), 3);
+        assert_eq!(table.remove(30).unwrap().unwrap().len(), 1);
+        assert!(table.remove(40).unwrap().is_none());
+        let delta = table.freeze().unwrap().into_delta().unwrap();
+        let column = |i: usize| delta.deletes.column(i).as_primitive::<Int64Type>().values().to_vec();
+        assert_eq!((column(0), column(1)), (vec![10, 10], vec![1, 2]));
+        assert_eq!((delta.upserts.num_rows(), StateTable::rows(&table)), (0, 1));
     }
 
     #[test]

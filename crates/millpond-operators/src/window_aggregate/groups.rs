@@ -165,7 +165,7 @@ fn empty_like(table: &WindowTable) -> Result<KeyedRows> {
 }
 
 /// Some rows of a batch; without a copy where they are a run.
-pub(super) fn rows_at(rows: &RecordBatch, indices: Vec<u32>) -> Result<RecordBatch> {
+pub(crate) fn rows_at(rows: &RecordBatch, indices: Vec<u32>) -> Result<RecordBatch> {
     let (first, last) = (indices[0] as usize, indices[indices.len() - 1] as usize);
     if last - first + 1 == indices.len() {
         return Ok(rows.slice(first, indices.len()));

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, TimeUnit};
+use arrow::datatypes::{DataType, IntervalMonthDayNano, Schema, SchemaRef, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, UserDefinedLogicalNodeCore, cast};
 use millpond_core::{ChangelogMode, Error, Result, TimePrecision};
+use millpond_operators::OperatorFactory;
 use millpond_operators::aggregate::AggregateCall;
+use millpond_operators::session_aggregate::SessionAggregateFactory;
 use millpond_operators::window::{WindowKind, WindowSpec};
 use millpond_operators::window_aggregate::{WindowAggregateFactory, WindowColumn};
 use millpond_operators::window_tvf::WindowTvfFactory;
@@ -20,7 +22,7 @@ use millpond_operators::window_tvf::WindowTvfFactory;
 use super::aggregate::{Call, call_texts};
 use super::calc::plain;
 use super::{Chooser, NodeFacts, Operator, column_index, lost};
-use crate::plan_error::from_datafusion;
+use crate::plan_error::{from_datafusion, unsupported};
 use crate::properties::{Role, Windows};
 use crate::stream_plan::{NodeId, StateBound};
 use crate::window_relation::{WindowShape, WindowTvf};
@@ -28,7 +30,8 @@ use crate::window_relation::{WindowShape, WindowTvf};
 /// An aggregation by a window, before it becomes an operator.
 struct Windowed<'a> {
     aggregate: &'a Aggregate,
-    spec: WindowSpec,
+    /// How rows find their windows; `None`: by sessions.
+    spec: Option<WindowSpec>,
     windows: Windows,
     input: NodeId,
     time: usize,
@@ -47,6 +50,7 @@ impl Chooser<'_> {
         let input = self.choose(&window.input)?;
         let time = self.time_attribute(window, input)?;
         let (spec, windows) = self.windows(window, input, time)?;
+        let Some(spec) = spec else { return Err(session_alone(window)) };
         let before = self.node(input);
         let width = before.schema.fields().len();
         let mut fields: Vec<_> = before.schema.fields().iter().cloned().collect();
@@ -80,7 +84,12 @@ impl Chooser<'_> {
     }
 
     /// The windows of a function, for the operator and as facts.
-    fn windows(&self, window: &WindowTvf, input: NodeId, time: usize) -> Result<(WindowSpec, Windows)> {
+    fn windows(
+        &self,
+        window: &WindowTvf,
+        input: NodeId,
+        time: usize,
+    ) -> Result<(Option<WindowSpec>, Windows)> {
         let schema = &self.node(input).schema;
         let data_type = schema.field(time).data_type();
         let precision = TimePrecision::of(data_type).ok_or_else(|| lost("a timestamp"))?;
@@ -88,14 +97,16 @@ impl Chooser<'_> {
             DataType::Timestamp(_, Some(_)) => self.session.time_zone(),
             _ => None,
         };
+        let windows = Windows { shape: window.shape, precision, time_zone };
         let kind = match window.shape {
             WindowShape::Tumble { size, .. } => WindowKind::Tumble { size },
             WindowShape::Hop { slide, size, .. } => WindowKind::Hop { size, slide },
             WindowShape::Cumulate { step, size, .. } => WindowKind::Cumulate { size, step },
+            WindowShape::Session { .. } => return Ok((None, windows)),
         };
         let spec = WindowSpec { kind, offset: window.shape.offset(), time_zone };
         spec.check().map_err(|error| error.with_location(window.at.0))?;
-        Ok((spec, Windows { shape: window.shape, precision, time_zone }))
+        Ok((Some(spec), windows))
     }
 
     /// The descriptor's column, which must carry the watermark.
@@ -128,6 +139,9 @@ impl Chooser<'_> {
             return Ok(None);
         }
         let (spec, windows) = self.windows(window, input, time)?;
+        if spec.is_none() && !beneath.is_by_partition() {
+            return Err(session_alone(window));
+        }
         let schema = window.input.schema();
         let time = Expr::Column(schema.columns().swap_remove(time));
         let filter = conjunction(beneath.filters);
@@ -144,7 +158,11 @@ impl Chooser<'_> {
             roles: beneath.groups.iter().map(|group| window_role(*group, windows)).collect(),
             groups: beneath.groups,
         };
-        self.add_window_aggregate(windowed).map(Some)
+        let node = self.add_window_aggregate(windowed)?;
+        let Some(later) = conjunction(beneath.later) else { return Ok(Some(node)) };
+        let schema = &aggregate.schema;
+        let all: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
+        self.calc(node, schema, &all, Some(&later), Arc::clone(schema.inner())).map(Some)
     }
 
     /// An aggregation by window columns that the rows carry, such as the results of another one.
@@ -168,9 +186,17 @@ impl Chooser<'_> {
             .any(|role| matches!(role, Role::WindowEnd(of) | Role::WindowTime(of) if *of == windows));
         let distance = match windows.shape {
             WindowShape::Cumulate { size, .. } if !ends => size,
-            shape => shape.slide(),
+            WindowShape::Session { .. } if !ends => {
+                return Err(Error::invalid("GROUP BY window_start without the end of the sessions")
+                    .with_detail("sessions that start together may end at any time")
+                    .with_hint("add window_end to GROUP BY"));
+            }
+            shape => shape.slide(windows.precision),
         };
-        let known_starts = distance == windows.shape.size();
+        let known_starts = match windows.shape {
+            WindowShape::Session { .. } => false,
+            shape => distance == shape.size(),
+        };
         let mut groups = Vec::new();
         let mut keys = Vec::new();
         for (role, expr) in roles.iter().zip(&aggregate.group_expr) {
@@ -185,14 +211,17 @@ impl Chooser<'_> {
             });
         }
         let prepared = self.prepared(input, schema, &[time], &keys, calls, None)?;
-        let offset = (windows.shape.offset() + windows.shape.size()).rem_euclid(distance);
+        let offset = match windows.shape {
+            WindowShape::Session { .. } => 0,
+            shape => (shape.offset() + shape.size()).rem_euclid(distance),
+        };
         let windowed = Windowed {
             aggregate,
-            spec: WindowSpec {
+            spec: Some(WindowSpec {
                 kind: WindowKind::Tumble { size: distance },
                 offset,
                 time_zone: windows.time_zone,
-            },
+            }),
             windows,
             input: prepared.input,
             time: prepared.others[0],
@@ -234,6 +263,8 @@ impl Chooser<'_> {
     fn add_window_aggregate(&mut self, windowed: Windowed<'_>) -> Result<NodeId> {
         let Windowed { aggregate, spec, windows, input, time, keys, calls, groups, mut roles } = windowed;
         let exchange = self.exchange(input, keys.clone());
+        let single = keys.is_empty();
+        let window = spec.map_or(windows.shape.to_string(), |spec| spec.to_string());
         roles.extend(calls.iter().map(|_| Role::Plain));
         let key: Vec<usize> = (0..groups.len()).collect();
         let aggregates = (0..calls.len()).map(WindowColumn::Aggregate);
@@ -241,28 +272,77 @@ impl Chooser<'_> {
         let given = Arc::clone(&self.node(exchange).schema);
         let schema = Arc::clone(aggregate.schema.inner());
         let operator = Operator {
-            semantics: format!("{spec} time={time} {keys:?} {output:?} {}", call_texts(&calls)),
+            semantics: format!("{window} time={time} {keys:?} {output:?} {}", call_texts(&calls)),
             identity: None,
             state: StateBound::Watermark(format!("{} of {}", windows.shape, given.field(time).name())),
-            factory: Arc::new(WindowAggregateFactory {
-                window: spec,
-                time_column: time,
-                keys: keys
-                    .iter()
-                    .map(|key| (plain(&given, *key), given.field(*key).name().clone()))
-                    .collect(),
-                aggregates: calls,
-                output,
-                input_schema: given,
-                schema,
-            }),
+            factory: Self::window_factory(
+                windows,
+                spec,
+                WindowAggregateParts { time, keys, calls, input: given, output, schema },
+            ),
             inputs: vec![exchange],
             mode: ChangelogMode::Append,
             upsert_keys: vec![key],
-            facts: NodeFacts::new(roles, keys.is_empty()),
+            facts: NodeFacts::new(roles, single),
         };
         Ok(self.add_operator(operator))
     }
+
+    fn window_factory(
+        windows: Windows,
+        spec: Option<WindowSpec>,
+        parts: WindowAggregateParts,
+    ) -> Arc<dyn OperatorFactory> {
+        let WindowAggregateParts { time, keys, calls, input, output, schema } = parts;
+        let name = |key: usize| input.field(key).name().clone();
+        let keys = keys.into_iter().map(|key| (plain(&input, key), name(key))).collect();
+        match spec {
+            Some(window) => Arc::new(WindowAggregateFactory {
+                window,
+                time_column: time,
+                keys,
+                aggregates: calls,
+                output,
+                input_schema: input,
+                schema,
+            }),
+            None => Arc::new(SessionAggregateFactory {
+                gap: windows.shape.size(),
+                time_zone: windows.time_zone,
+                time_column: time,
+                keys,
+                aggregates: calls,
+                output,
+                input_schema: input,
+                schema,
+            }),
+        }
+    }
+}
+
+/// What an operator for windows consists of.
+struct WindowAggregateParts {
+    time: usize,
+    keys: Vec<usize>,
+    calls: Vec<AggregateCall>,
+    input: SchemaRef,
+    output: Vec<WindowColumn>,
+    schema: SchemaRef,
+}
+
+/// Sessions whose rows are not grouped by what they are the sessions of.
+fn session_alone(window: &WindowTvf) -> Error {
+    let keys: Vec<String> = window.partition.iter().map(ToString::to_string).collect();
+    let group = match keys.as_slice() {
+        [] => "window_start and window_end only".to_owned(),
+        keys => format!("{}, window_start and window_end", keys.join(", ")),
+    };
+    unsupported("SESSION without an aggregate by its sessions")
+        .with_detail("a session is known when it is over; its rows are not kept until then")
+        .with_hint(format!(
+            "GROUP BY {group}: what stands in PARTITION BY and the window; filter in the subquery inside SESSION"
+        ))
+        .with_location(window.at.0)
 }
 
 fn interval(nanos: i64) -> ScalarValue {
@@ -287,6 +367,8 @@ struct Beneath<'a> {
     calls: Vec<Call>,
     filters: Vec<Expr>,
     groups: Vec<WindowColumn>,
+    /// Filters over the columns of the aggregation's result.
+    later: Vec<Expr>,
 }
 
 impl<'a> Beneath<'a> {
@@ -318,9 +400,25 @@ impl<'a> Beneath<'a> {
         }
         let mut rest: Vec<Expr> = exprs.collect();
         let by_window = groups.iter().any(|group| !matches!(group, WindowColumn::Key(_)));
-        if !by_window || rest.iter().chain(&filters).any(uses_window) {
+        if !by_window || rest.iter().any(uses_window) {
             return Ok(None);
         }
+        let commutes = |filter: &Expr| {
+            filter.column_refs().iter().all(|column| {
+                schema
+                    .index_of_column(column)
+                    .is_ok_and(|column| column < width && window.commutes_with(column))
+            })
+        };
+        let (filters, others): (Vec<Expr>, Vec<Expr>) = filters.into_iter().partition(commutes);
+        let is_session = matches!(window.shape, WindowShape::Session { .. });
+        if !is_session && !others.is_empty() {
+            return Ok(None);
+        }
+        let results = Results { schema, width, groups: &groups, keys: &keys, aggregate };
+        let Some(later) = others.into_iter().map(|filter| results.over(filter)).collect() else {
+            return Ok(None);
+        };
         let mut call_filters =
             rest.split_off(calls.iter().filter(|call| call.argument.is_some()).count()).into_iter();
         let mut arguments = rest.into_iter();
@@ -332,7 +430,51 @@ impl<'a> Beneath<'a> {
                 ..call.clone()
             })
             .collect();
-        Ok(Some(Self { window, keys, calls, filters, groups }))
+        Ok(Some(Self { window, keys, calls, filters, groups, later }))
+    }
+
+    /// Whether the keys are what sessions belong to: all that stands in PARTITION BY, and nothing
+    /// that could tell rows of one session apart.
+    fn is_by_partition(&self) -> bool {
+        let partition = &self.window.partition;
+        let of_partition = |key: &Expr| {
+            let columns = key.column_refs();
+            partition.contains(key)
+                || columns.into_iter().all(|column| partition.contains(&Expr::Column(column.clone())))
+        };
+        partition.iter().all(|part| self.keys.contains(part)) && self.keys.iter().all(of_partition)
+    }
+}
+
+/// The columns of an aggregation's result, found by those of the window function beneath it.
+struct Results<'a> {
+    schema: &'a DFSchema,
+    width: usize,
+    groups: &'a [WindowColumn],
+    keys: &'a [Expr],
+    aggregate: &'a Aggregate,
+}
+
+impl Results<'_> {
+    /// The expression over the result; `None` if it needs a column that is not grouped by.
+    fn over(&self, expr: Expr) -> Option<Expr> {
+        let columns = self.aggregate.schema.columns();
+        let moved = expr.transform_up(|expr| {
+            let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
+            let place = self.schema.index_of_column(column)?;
+            let wanted = |group: &WindowColumn| match group {
+                WindowColumn::WindowStart => place == self.width,
+                WindowColumn::WindowEnd => place == self.width + 1,
+                WindowColumn::WindowTime => place == self.width + 2,
+                WindowColumn::Key(key) => self.keys[*key] == expr,
+                WindowColumn::Aggregate(_) => false,
+            };
+            match self.groups.iter().position(wanted) {
+                Some(group) => Ok(Transformed::yes(Expr::Column(columns[group].clone()))),
+                None => Err(DataFusionError::Plan("the column is not grouped by".into())),
+            }
+        });
+        moved.ok().map(|moved| moved.data)
     }
 }
 
