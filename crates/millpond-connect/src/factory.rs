@@ -84,6 +84,7 @@ fn take_common(table: &mut ConnectorTable, options: &mut Options) -> Result<()> 
     let policies = [("fail", BadRows::Fail), ("skip", BadRows::Skip), ("dead-letter", BadRows::DeadLetter)];
     let ignore = options.flag("json.ignore-parse-errors")?.unwrap_or(false);
     let ignore = options.flag("csv.ignore-parse-errors")?.unwrap_or(false) || ignore;
+    let ignore = options.flag("debezium-json.ignore-parse-errors")?.unwrap_or(false) || ignore;
     table.bad_rows =
         options.choice("bad-rows", &policies)?.or(ignore.then_some(BadRows::Skip)).or(table.bad_rows);
     table.idle_timeout = options.duration("source.idle-timeout")?.or(table.idle_timeout);
@@ -126,7 +127,10 @@ mod tests {
             hint(&[files[0], files[1], files[2], ("csv.field-delimeter", ";")]),
             "did you mean 'csv.field-delimiter'?"
         );
-        assert_eq!(hint(&[files[0], files[1], ("format", "debezium-json")]), "use one of csv, json, parquet");
+        assert_eq!(
+            hint(&[files[0], files[1], ("format", "avro")]),
+            "use one of csv, json, debezium-json, parquet"
+        );
         assert_eq!(hint(&[files[0], files[1]]), "add 'format' = '…' to WITH (…)");
         for bad in [("bad-rows", "ignore"), ("source.idle-timeout", "soon"), ("csv.field-delimiter", "||")] {
             assert!(open(&[files[0], files[1], files[2], bad]).is_err(), "{bad:?}");

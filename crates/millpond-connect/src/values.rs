@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use millpond_core::limits::READ_BYTES;
-use millpond_core::{ChangelogBatch, ChangelogMode, Error, Result};
+use millpond_core::{ChangelogMode, Error, Result};
 
 use crate::connector::{
     ConnectorTable, Position, ReaderContext, SourceConnector, SourcePoll, Split, SplitReader,
 };
 use crate::factory::TableSpec;
+use crate::filesystem::columns::{Assembly, Columns};
 use crate::filesystem::reader::{Input, Text, TextReader};
-use crate::filesystem::source::{Assembly, Columns, parse_position};
+use crate::filesystem::source::parse_position;
 use crate::format::{Faults, Format};
 use crate::options::Options;
 
@@ -22,14 +23,14 @@ const SPLIT: &str = "values";
 /// A table whose rows stand in its definition.
 pub(crate) fn open(spec: &TableSpec, options: &mut Options) -> Result<ConnectorTable> {
     let data: Arc<[u8]> = options.require("data")?.into_bytes().into();
-    let format = Format::take(options, Some("csv"))?;
-    let columns = Columns::of(spec)?;
+    let format = Format::take(spec, options, Some("csv"))?;
+    let columns = Columns::of(spec, &format)?;
     if matches!(format, Format::Parquet) || columns.content().len() != spec.schema.fields().len() {
         return Err(Error::invalid(format!(
             "table {:?}: the connector 'values' has neither files nor partitions",
             spec.name
         ))
-        .with_hint("use the format csv or json"));
+        .with_hint("use the format csv, json or debezium-json"));
     }
     format
         .check(columns.content(), columns.zone())
@@ -54,7 +55,7 @@ impl SourceConnector for ValuesSource {
         true
     }
     fn mode(&self) -> ChangelogMode {
-        ChangelogMode::Append
+        self.format.mode()
     }
     fn splits(&self) -> Result<Vec<Split>> {
         Ok(vec![Split { id: SPLIT.into() }])
@@ -72,7 +73,7 @@ impl SourceConnector for ValuesSource {
             .format
             .text_decoder(self.columns.content(), &context.projection, self.columns.zone())?
             .ok_or_else(|| Error::internal("values are text"))?;
-        let assembly = Assembly::of_content(&self.schema, &context.projection)?;
+        let assembly = self.columns.assembly_of_content(&context.projection)?;
         let input = Input::inline(&split.id, self.data.clone());
         let position = position.map(parse_position).transpose()?;
         let text =
@@ -91,10 +92,10 @@ impl SplitReader for ValuesReader {
     fn poll(&mut self, rows_max: usize) -> Result<SourcePoll> {
         loop {
             match self.text.poll(rows_max)? {
-                Text::Rows(columns, rows) => {
-                    let batch = self.assembly.assemble(columns, rows, &self.faults)?;
-                    if batch.num_rows() > 0 {
-                        return Ok(SourcePoll::Rows(ChangelogBatch::append(batch)));
+                Text::Rows(decoded) => {
+                    let batch = self.assembly.assemble(decoded, &self.faults)?;
+                    if !batch.is_empty() {
+                        return Ok(SourcePoll::Rows(batch));
                     }
                 }
                 Text::Waiting | Text::End => return Ok(SourcePoll::End),

@@ -30,6 +30,11 @@ impl Listing {
         Ok(Self { path: local, recursive, partition_keys: partition_keys.to_vec() })
     }
 
+    /// The path as it was given.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The files there are now, absolute, in natural order.
     ///
     /// Errors: *Invalid* if the path does not exist.

@@ -1,8 +1,10 @@
 //! The connector `filesystem`: files as tables.
 
+pub(crate) mod columns;
 pub(crate) mod fingerprint;
 pub mod listing;
 pub(crate) mod reader;
+mod sequence;
 pub(crate) mod sink;
 pub mod source;
 

@@ -15,12 +15,11 @@ use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
 use memchr::memchr;
 use millpond_core::limits::{READ_BYTES, RECORD_BYTES_MAX};
 use millpond_core::{Error, Result, SourceMetrics};
 
-use crate::format::{Faults, OVERSIZED, Place, Taken, TextDecoder, Window};
+use crate::format::{DecodedRows, Faults, OVERSIZED, Place, Taken, TextDecoder, Window};
 
 /// Bytes of text after which a batch is given although it could hold more rows.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -34,7 +33,7 @@ pub(crate) struct TextPosition {
 
 /// What a text has for its caller.
 pub(crate) enum Text {
-    Rows(Vec<ArrayRef>, usize),
+    Rows(DecodedRows),
     /// The file may grow.
     Waiting,
     End,
@@ -266,8 +265,7 @@ impl TextReader {
     }
 
     fn rows(&mut self) -> Result<Text> {
-        let rows = self.decoder.rows();
-        Ok(Text::Rows(self.decoder.finish()?, rows))
+        Ok(Text::Rows(self.decoder.finish()?))
     }
 
     fn rows_or(&mut self, otherwise: Text) -> Result<Text> {

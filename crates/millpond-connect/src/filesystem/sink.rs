@@ -8,6 +8,9 @@
 //!  part-<job>-<task>-<generation>-<n>.csv              committed: readers see it
 //! ```
 //!
+//! Parts of change events have the generation before the task: they are read in the order of
+//! their names.
+//!
 //! A crash before pre-commit leaves files that the next generation of the job removes; their rows
 //! are read again. A crash after it leaves pending files: those that a durable checkpoint names
 //! are committed (again, if need be), the others removed. So no row is lost or doubled. Readers
@@ -25,7 +28,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
 use millpond_core::{ChangelogBatch, ChangelogMode, CheckpointId, Error, Result, RowKind};
 
@@ -87,7 +89,7 @@ impl SinkConnector for FileSink {
         self.0.schema.clone()
     }
     fn mode(&self) -> ChangelogMode {
-        ChangelogMode::Append
+        self.0.encoding.mode()
     }
     fn is_transactional(&self) -> bool {
         true
@@ -100,8 +102,7 @@ impl SinkConnector for FileSink {
             ))
             .with_hint("name a folder in 'path'"));
         }
-        let names =
-            PartNames::new(&context.job, context.index, context.generation, self.0.encoding.extension());
+        let names = PartNames::new(&context.job, context.index, context.generation, &self.0.encoding);
         Ok(Box::new(FileSinkWriter { plan: self.0.clone(), names, open: HashMap::new(), closed: Vec::new() }))
     }
     fn commit(&self, committables: &[Committable]) -> Result<()> {
@@ -122,7 +123,7 @@ struct FileSinkWriter {
 }
 
 impl FileSinkWriter {
-    fn write_partition(&mut self, partition: &str, rows: &RecordBatch) -> Result<()> {
+    fn write_partition(&mut self, partition: &str, batch: &ChangelogBatch) -> Result<()> {
         if !self.open.contains_key(partition) {
             self.make_room()?;
             let part = OpenPart::create(
@@ -130,12 +131,12 @@ impl FileSinkWriter {
                 partition,
                 &mut self.names,
                 &self.plan.encoding,
-                rows.schema_ref(),
+                batch.rows.schema_ref(),
             )?;
             self.open.insert(partition.into(), part);
         }
         let part = self.open.get_mut(partition).expect("it was just put there");
-        part.write(rows)?;
+        part.write(batch)?;
         if part.bytes() >= self.plan.bytes_max {
             self.close(partition)?;
         }
@@ -163,15 +164,15 @@ impl SinkWriter for FileSinkWriter {
     fn write(&mut self, batch: &ChangelogBatch) -> Result<()> {
         let is_append =
             batch.kinds.as_ref().is_none_or(|kinds| kinds.iter().all(|kind| *kind == RowKind::Insert));
-        if !is_append {
+        if !is_append && self.plan.encoding.mode() == ChangelogMode::Append {
             return Err(Error::internal("a changelog with updates reached a filesystem sink"));
         }
         if batch.is_empty() {
             return Ok(());
         }
         let plan = self.plan.clone();
-        for (partition, rows) in plan.partitioning.split(&batch.rows)? {
-            self.write_partition(&partition, &rows)?;
+        for (partition, batch) in plan.partitioning.split(batch)? {
+            self.write_partition(&partition, &batch)?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use millpond_core::{Error, Result};
 
 use super::appender::{Appender, Cell, Texts, appender};
 use super::scalar::{self, Zone, trim};
-use super::{Faults, Place, Taken, TextDecoder, Window, byte_order_mark};
+use super::{DecodedRows, Faults, Place, Taken, TextDecoder, Window, byte_order_mark};
 use crate::options::Options;
 
 /// Records split before their columns are parsed: few enough that cells stay in the cache.
@@ -573,8 +573,9 @@ impl TextDecoder for CsvDecoder {
         self.rows
     }
 
-    fn finish(&mut self) -> Result<Vec<ArrayRef>> {
-        self.rows = 0;
-        self.appenders.iter_mut().map(|appender| appender.finish()).collect()
+    fn finish(&mut self) -> Result<DecodedRows> {
+        let columns: Result<Vec<ArrayRef>> =
+            self.appenders.iter_mut().map(|appender| appender.finish()).collect();
+        Ok(DecodedRows { columns: columns?, kinds: None, rows: std::mem::take(&mut self.rows) })
     }
 }

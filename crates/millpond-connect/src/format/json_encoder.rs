@@ -5,7 +5,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use millpond_core::Result;
 
-use crate::format::text::{TextFormat, json_name};
+use crate::format::text::{ColumnText, TextFormat, json_name};
 
 /// Turns batches into lines of JSON.
 #[derive(Debug)]
@@ -27,16 +27,26 @@ impl JsonEncoder {
 
     /// Appends one line per row.
     pub(crate) fn encode(&self, rows: &RecordBatch, out: &mut String) -> Result<()> {
-        let columns = rows.columns().iter().map(|column| TextFormat::file().formatter(column));
-        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let columns = Self::columns(rows)?;
         for row in 0..rows.num_rows() {
-            for (name, column) in self.names.iter().zip(&columns) {
-                out.push_str(name);
-                column.write_json(row, out);
-            }
-            out.push_str(if columns.is_empty() { "{}\n" } else { "}\n" });
+            self.write_row(&columns, row, out);
+            out.push('\n');
         }
         Ok(())
+    }
+
+    /// The texts of a batch's columns.
+    pub(crate) fn columns(rows: &RecordBatch) -> Result<Vec<ColumnText>> {
+        rows.columns().iter().map(|column| TextFormat::file().formatter(column)).collect()
+    }
+
+    /// Appends a row as an object.
+    pub(crate) fn write_row(&self, columns: &[ColumnText], row: usize, out: &mut String) {
+        for (name, column) in self.names.iter().zip(columns) {
+            out.push_str(name);
+            column.write_json(row, out);
+        }
+        out.push_str(if columns.is_empty() { "{}" } else { "}" });
     }
 }
 

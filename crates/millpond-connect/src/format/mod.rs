@@ -8,6 +8,9 @@
 pub(crate) mod appender;
 pub mod csv_decoder;
 pub(crate) mod csv_encoder;
+pub mod debezium_decoder;
+pub(crate) mod debezium_encoder;
+pub(crate) mod json_builder;
 pub mod json_decoder;
 pub(crate) mod json_encoder;
 pub(crate) mod json_scanner;
@@ -18,10 +21,12 @@ pub mod text;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{Field, FieldRef};
-use millpond_core::{BadRows, DeadLetter, Error, Result};
+use millpond_core::{BadRows, ChangelogMode, DeadLetter, Error, Result, RowKind};
 
 use crate::connector::ReaderContext;
+use crate::factory::TableSpec;
 use crate::format::csv_decoder::{CsvDecoder, CsvFormat};
+use crate::format::debezium_decoder::{DebeziumDecoder, DebeziumFormat};
 use crate::format::json_decoder::{JsonDecoder, JsonFormat};
 use crate::format::scalar::Zone;
 use crate::options::Options;
@@ -39,6 +44,7 @@ pub(crate) const OVERSIZED: &str = "it is larger than 16 MiB";
 pub(crate) enum Format {
     Csv(CsvFormat),
     Json(JsonFormat),
+    Debezium(DebeziumFormat),
     Parquet,
 }
 
@@ -56,10 +62,16 @@ impl Format {
         "json.timestamp-format.standard",
         "json.fail-on-missing-field",
         "json.ignore-parse-errors",
+        "debezium-json.schema-include",
+        "debezium-json.ignore-parse-errors",
+        "debezium-json.timestamp-format.standard",
+        "debezium-json.map-null-key.mode",
+        "debezium-json.map-null-key.literal",
+        "debezium-json.encode.decimal-as-plain-number",
     ];
 
     /// Takes `format` and what belongs to it.
-    pub(crate) fn take(options: &mut Options, default: Option<&str>) -> Result<Self> {
+    pub(crate) fn take(spec: &TableSpec, options: &mut Options, default: Option<&str>) -> Result<Self> {
         let name = match (options.text("format"), default) {
             (Some(name), _) => name,
             (None, Some(default)) => default.into(),
@@ -68,12 +80,22 @@ impl Format {
         match name.as_str() {
             "csv" => Ok(Self::Csv(CsvFormat::take(options)?)),
             "json" => Ok(Self::Json(JsonFormat::take(options)?)),
+            "debezium-json" => Ok(Self::Debezium(DebeziumFormat::take(spec, options)?)),
             "parquet" => Ok(Self::Parquet),
             _ => Err(Error::invalid(format!(
                 "table {:?}: the format '{name}' is not supported yet",
                 options.table()
             ))
-            .with_hint("use one of csv, json, parquet")),
+            .with_hint("use one of csv, json, debezium-json, parquet")),
+        }
+    }
+
+    /// The changelog that files of this format hold.
+    pub(crate) fn mode(&self) -> ChangelogMode {
+        match self {
+            Self::Csv(_) | Self::Json(_) | Self::Parquet => ChangelogMode::Append,
+            Self::Debezium(format) if format.is_keyed() => ChangelogMode::Upsert,
+            Self::Debezium(_) => ChangelogMode::Retract,
         }
     }
 
@@ -82,7 +104,7 @@ impl Format {
         for column in columns {
             let checked = match self {
                 Self::Csv(_) => appender::appender(column.data_type(), zone).map(drop),
-                Self::Json(_) => json_decoder::check(column.data_type(), zone),
+                Self::Json(_) | Self::Debezium(_) => json_builder::check(column.data_type(), zone),
                 Self::Parquet => Ok(()),
             };
             checked.map_err(|error| error.context(format!("column {:?}", column.name())))?;
@@ -101,6 +123,9 @@ impl Format {
             Self::Csv(format) => Some(Box::new(CsvDecoder::new(format.clone(), columns, projection, zone)?)),
             Self::Json(format) => {
                 Some(Box::new(JsonDecoder::new(format.clone(), columns, projection, zone)?))
+            }
+            Self::Debezium(format) => {
+                Some(Box::new(DebeziumDecoder::new(format.clone(), columns, projection, zone)?))
             }
             Self::Parquet => None,
         })
@@ -136,8 +161,16 @@ pub(crate) trait TextDecoder: Send {
     fn decode(&mut self, window: Window<'_>, rows_max: usize, faults: &mut Faults) -> Result<Taken>;
     /// Rows held.
     fn rows(&self) -> usize;
-    /// The columns of the rows held; none is held afterwards.
-    fn finish(&mut self) -> Result<Vec<ArrayRef>>;
+    /// The rows held; none is held afterwards.
+    fn finish(&mut self) -> Result<DecodedRows>;
+}
+
+/// Rows taken out of a file.
+pub(crate) struct DecodedRows {
+    pub(crate) columns: Vec<ArrayRef>,
+    /// `None`: every row is new.
+    pub(crate) kinds: Option<Vec<RowKind>>,
+    pub(crate) rows: usize,
 }
 
 /// The length of a byte order mark at the start of the input; `None`: too short to tell.

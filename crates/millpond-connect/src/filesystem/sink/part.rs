@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use flate2::write::GzEncoder;
-use millpond_core::{Error, Result};
+use millpond_core::{ChangelogBatch, ChangelogMode, Error, Result};
 
 use crate::format::csv_encoder::{CsvEncoder, CsvStyle};
+use crate::format::debezium_encoder::DebeziumEncoder;
 use crate::format::json_encoder::JsonEncoder;
 use crate::format::parquet_encoder::ParquetEncoder;
 use crate::options::Options;
@@ -26,6 +27,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(super) enum Encoding {
     Csv(CsvStyle, Compression),
     Json(Compression),
+    Debezium(Compression),
     Parquet,
 }
 
@@ -55,6 +57,7 @@ impl Encoding {
         match format {
             "csv" => Ok(Self::Csv(CsvStyle::parse(options)?, compressed)),
             "json" => Ok(Self::Json(compressed)),
+            "debezium-json" => Ok(Self::Debezium(compressed)),
             "parquet" if compression.is_none() => Ok(Self::Parquet),
             "parquet" => {
                 Err(Error::invalid(format!("table {:?}: parquet compresses by itself", options.table()))
@@ -64,7 +67,7 @@ impl Encoding {
                 "table {:?}: the format {other:?} cannot be written",
                 options.table()
             ))
-            .with_hint("use one of csv, json, parquet")),
+            .with_hint("use one of csv, json, debezium-json, parquet")),
         }
     }
 
@@ -73,10 +76,18 @@ impl Encoding {
         let empty = RecordBatch::new_empty(schema.clone().into());
         let checked = match self {
             Self::Csv(style, _) => CsvEncoder::new(style.clone()).encode(&empty, &mut String::new()),
-            Self::Json(_) => JsonEncoder::new(schema).encode(&empty, &mut String::new()),
+            Self::Json(_) | Self::Debezium(_) => JsonEncoder::new(schema).encode(&empty, &mut String::new()),
             Self::Parquet => ParquetEncoder::new(io::sink(), schema).map(drop),
         };
         checked.map_err(|error| error.context(format!("table {table:?} cannot be written")))
+    }
+
+    /// The changelog that it can hold.
+    pub(super) fn mode(&self) -> ChangelogMode {
+        match self {
+            Self::Csv(..) | Self::Json(_) | Self::Parquet => ChangelogMode::Append,
+            Self::Debezium(_) => ChangelogMode::Retract,
+        }
     }
 
     /// The end of a part's final name.
@@ -85,9 +96,9 @@ impl Encoding {
             Self::Csv(_, Compression::None) => "csv",
             Self::Csv(_, Compression::Gzip) => "csv.gz",
             Self::Csv(_, Compression::Zstd) => "csv.zst",
-            Self::Json(Compression::None) => "json",
-            Self::Json(Compression::Gzip) => "json.gz",
-            Self::Json(Compression::Zstd) => "json.zst",
+            Self::Json(Compression::None) | Self::Debezium(Compression::None) => "json",
+            Self::Json(Compression::Gzip) | Self::Debezium(Compression::Gzip) => "json.gz",
+            Self::Json(Compression::Zstd) | Self::Debezium(Compression::Zstd) => "json.zst",
             Self::Parquet => "parquet",
         }
     }
@@ -102,8 +113,15 @@ pub(super) struct PartNames {
 }
 
 impl PartNames {
-    pub(super) fn new(job: &str, task: usize, generation: u64, extension: &'static str) -> Self {
-        Self { stem: format!("{PREFIX}{}-{task}-{generation}", file_name_of_job(job)), extension, next: 0 }
+    /// Files of changes are read in the order of their names, so what a later start of the job
+    /// writes must come later, whichever of its tasks does.
+    pub(super) fn new(job: &str, task: usize, generation: u64, encoding: &Encoding) -> Self {
+        let job = file_name_of_job(job);
+        let stem = match encoding.mode() {
+            ChangelogMode::Append => format!("{PREFIX}{job}-{task}-{generation}"),
+            ChangelogMode::Upsert | ChangelogMode::Retract => format!("{PREFIX}{job}-{generation}-{task}"),
+        };
+        Self { stem, extension: encoding.extension(), next: 0 }
     }
 
     fn next(&mut self) -> String {
@@ -192,8 +210,8 @@ impl OpenPart {
         Ok(Self { place, content: Content::begin(file, encoding, schema)? })
     }
 
-    pub(super) fn write(&mut self, rows: &RecordBatch) -> Result<()> {
-        self.content.write(rows)
+    pub(super) fn write(&mut self, batch: &ChangelogBatch) -> Result<()> {
+        self.content.write(batch)
     }
 
     /// Bytes so far, about.
@@ -251,15 +269,18 @@ impl Content {
             Encoding::Json(compression) => {
                 (TextEncoder::Json(JsonEncoder::new(schema)), *compression, String::new())
             }
+            Encoding::Debezium(compression) => {
+                (TextEncoder::Debezium(DebeziumEncoder::new(schema)), *compression, String::new())
+            }
         };
         let output = TextOutput::begin(file, compression)?;
         Ok(Self::Text(Box::new(TextPart { encoder, output, buffer })))
     }
 
-    fn write(&mut self, rows: &RecordBatch) -> Result<()> {
+    fn write(&mut self, batch: &ChangelogBatch) -> Result<()> {
         match self {
-            Self::Text(text) => text.write(rows),
-            Self::Parquet(encoder) => encoder.write(rows),
+            Self::Text(text) => text.write(batch),
+            Self::Parquet(encoder) => encoder.write(&batch.rows),
         }
     }
 }
@@ -267,6 +288,7 @@ impl Content {
 enum TextEncoder {
     Csv(CsvEncoder),
     Json(JsonEncoder),
+    Debezium(DebeziumEncoder),
 }
 
 struct TextPart {
@@ -276,10 +298,11 @@ struct TextPart {
 }
 
 impl TextPart {
-    fn write(&mut self, rows: &RecordBatch) -> Result<()> {
+    fn write(&mut self, batch: &ChangelogBatch) -> Result<()> {
         match &self.encoder {
-            TextEncoder::Csv(encoder) => encoder.encode(rows, &mut self.buffer)?,
-            TextEncoder::Json(encoder) => encoder.encode(rows, &mut self.buffer)?,
+            TextEncoder::Csv(encoder) => encoder.encode(&batch.rows, &mut self.buffer)?,
+            TextEncoder::Json(encoder) => encoder.encode(&batch.rows, &mut self.buffer)?,
+            TextEncoder::Debezium(encoder) => encoder.encode(batch, &mut self.buffer)?,
         }
         if self.buffer.len() >= BUFFER_BYTES {
             self.drain()?;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
-use arrow::compute::take_record_batch;
 use arrow::datatypes::{Schema, SchemaRef};
-use millpond_core::{Error, Result};
+use millpond_core::{ChangelogBatch, Error, Result};
 
 use crate::format::text::{ColumnText, TextFormat};
 
@@ -44,10 +43,11 @@ impl Partitioning {
     }
 
     /// The rows of each folder, in their order, without the columns of the path.
-    pub(super) fn split(&self, rows: &RecordBatch) -> Result<Vec<(String, RecordBatch)>> {
+    pub(super) fn split(&self, batch: &ChangelogBatch) -> Result<Vec<(String, ChangelogBatch)>> {
+        let rows = &batch.rows;
         let columns: Vec<ArrayRef> =
             self.file_columns.iter().map(|column| rows.column(*column).clone()).collect();
-        let in_file = RecordBatch::try_new(self.file_schema.clone(), columns)?;
+        let in_file = batch.replace_rows(RecordBatch::try_new(self.file_schema.clone(), columns)?);
         if self.keys.is_empty() {
             return Ok(vec![(String::new(), in_file)]);
         }
@@ -55,9 +55,8 @@ impl Partitioning {
         if let [(_, _)] = folders[..] {
             return Ok(folders.into_iter().map(|(folder, _)| (folder, in_file.clone())).collect());
         }
-        let rows_of = |(folder, indices): (String, Vec<u32>)| {
-            Ok((folder, take_record_batch(&in_file, &UInt32Array::from(indices))?))
-        };
+        let rows_of =
+            |(folder, indices): (String, Vec<u32>)| Ok((folder, in_file.take(&UInt32Array::from(indices))?));
         folders.into_iter().map(rows_of).collect()
     }
 
@@ -191,7 +190,10 @@ mod tests {
 
     fn split(rows: &RecordBatch, keys: &[&str]) -> Vec<(String, usize)> {
         let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
-        let parts = Partitioning::new("t", &rows.schema(), &keys).unwrap().split(rows).unwrap();
+        let parts = Partitioning::new("t", &rows.schema(), &keys)
+            .unwrap()
+            .split(&ChangelogBatch::append(rows.clone()))
+            .unwrap();
         parts.into_iter().map(|(folder, rows)| (folder, rows.num_rows())).collect()
     }
 
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(split(&rows, &["at", "day"]), [("at=1970-01-01 00%3A00%3A00/day=x".to_string(), 1)]);
         let file = Partitioning::new("t", &rows.schema(), &["at".into(), "day".into()])
             .unwrap()
-            .split(&rows)
+            .split(&ChangelogBatch::append(rows.clone()))
             .unwrap();
         assert_eq!(file[0].1.schema().fields().len(), 1);
     }
@@ -230,6 +232,11 @@ mod tests {
             Partitioning::new("t", &schema, &["hour".into()]).unwrap_err().message().contains("\"hour\"")
         );
         assert!(Partitioning::new("t", &schema, &["n".into(), "day".into(), "at".into()]).is_err());
-        assert!(Partitioning::new("t", &schema, &["day".into()]).unwrap().split(&rows).is_err());
+        assert!(
+            Partitioning::new("t", &schema, &["day".into()])
+                .unwrap()
+                .split(&ChangelogBatch::append(rows.clone()))
+                .is_err()
+        );
     }
 }

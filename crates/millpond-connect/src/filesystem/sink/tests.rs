@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use millpond_core::{ErrorKind, ManualClock, Timestamp};
 use tempfile::TempDir;
 
