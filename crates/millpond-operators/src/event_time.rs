@@ -30,6 +30,8 @@ pub struct EventTime {
     pub schema: SchemaRef,
     /// The time attribute, if the table has a WATERMARK.
     pub watermark: Option<WatermarkSpec>,
+    /// Whether rows replace each other by key: of a deleted row no time need be known.
+    pub keyed: bool,
 }
 
 /// What the expressions give for a batch.
@@ -57,7 +59,10 @@ impl EventTime {
         let (batch, mut evaluated, mut bad) = self.evaluate_usable(batch, &epoch)?;
         let mut output = ChangelogBatch { rows: evaluated.output, ..batch };
         if let (Some(spec), Some(times)) = (&self.watermark, &mut evaluated.times) {
-            let bad_times = spec.bad_times(&times.0, now)?;
+            let mut bad_times = spec.bad_times(&times.0, now)?;
+            if self.keyed {
+                bad_times.retain(|bad| output.kind(bad.row).is_addition());
+            }
             if !bad_times.is_empty() {
                 let good = all_but(&bad_times, output.num_rows());
                 output = output.take(&good)?;

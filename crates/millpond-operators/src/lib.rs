@@ -6,6 +6,7 @@
 
 pub mod aggregate;
 pub mod calc;
+pub mod changelog_normalize;
 pub mod event_time;
 pub mod expression;
 pub mod fold;
@@ -13,6 +14,7 @@ pub mod group_aggregate;
 pub mod join;
 pub mod operator;
 pub mod session_aggregate;
+pub mod sink_materialize;
 pub mod stateless;
 pub mod union;
 pub mod window;
@@ -21,6 +23,7 @@ pub mod window_tvf;
 
 pub use aggregate::{AggregateCall, AggregateFunction};
 pub use calc::CalcFactory;
+pub use changelog_normalize::ChangelogNormalizeFactory;
 pub use fold::ChangelogFold;
 pub use group_aggregate::GroupAggregateFactory;
 pub use join::{JoinFactory, JoinRetention, SideRetention};
@@ -29,6 +32,7 @@ pub use operator::{
     Progress,
 };
 pub use session_aggregate::SessionAggregateFactory;
+pub use sink_materialize::{Conflict, SinkMaterializeFactory};
 pub use stateless::{BatchFunction, Stateless};
 pub use union::UnionFactory;
 pub use window::{WindowKind, WindowSpec};

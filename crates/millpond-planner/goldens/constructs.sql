@@ -53,3 +53,12 @@ END;
 EXPLAIN STATE SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
 EXPLAIN CHANGELOG_MODE SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
 EXPLAIN LOGICAL SELECT user_id, COUNT(*) FROM clicks GROUP BY user_id;
+-- Rows that replace each other by key.
+SELECT * FROM latest;
+SELECT v, COUNT(*) FROM latest WHERE v > 1 GROUP BY v;
+-- Sinks with a key that is the query's, another, or unknown.
+INSERT INTO totals SELECT auction, COUNT(*) FROM bid GROUP BY auction;
+INSERT INTO totals SELECT COUNT(*), auction FROM bid GROUP BY auction;
+INSERT INTO totals SELECT k, v FROM latest;
+INSERT INTO totals SELECT auction, price FROM bid;
+INSERT INTO totals SELECT auction, price FROM bid ON CONFLICT DO NOTHING;

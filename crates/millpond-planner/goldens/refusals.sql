@@ -22,7 +22,7 @@ SELECT page FROM clicks WHERE user_id IN (SELECT auction FROM bid);
 SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY seen) FROM clicks;
 SELECT page FROM clicks JOIN bid FOR SYSTEM_TIME AS OF clicks.seen AS b ON clicks.user_id = b.auction;
 SELECT MAX(v) FROM changes;
-SELECT * FROM latest;
+INSERT INTO log SELECT k, v FROM latest;
 SELECT page, COUNT(*) FROM (SELECT page FROM clicks LIMIT 3) GROUP BY page;
 SELECT c.page, u.n FROM clicks c JOIN (SELECT user_id, COUNT(*) AS n FROM clicks GROUP BY user_id) u ON c.user_id = u.user_id;
 SELECT 1;
@@ -37,7 +37,7 @@ INSERT INTO log SELECT auction, channel FROM bid;
 INSERT INTO log (k, m) SELECT auction, price FROM bid;
 INSERT INTO bid SELECT * FROM bid;
 INSERT INTO nowhere SELECT * FROM bid;
-INSERT INTO totals SELECT COUNT(*), auction FROM bid GROUP BY auction;
+INSERT INTO log SELECT auction, price FROM bid ON CONFLICT DO NOTHING;
 -- Definitions.
 CREATE TABLE x (a INT, a INT) WITH ('connector' = 'stream');
 CREATE TABLE x (ts VARCHAR, WATERMARK FOR ts AS ts) WITH ('connector' = 'stream');

@@ -310,7 +310,11 @@ fn collect_reads(plan: &LogicalPlan, reads: &mut HashMap<String, BTreeSet<usize>
         if let LogicalPlan::TableScan(scan) = node
             && let Some(table) = scan.source.downcast_ref::<StreamTable>()
         {
-            reads.entry(table.0.bound.name.clone()).or_default().extend(source::columns_of(scan));
+            let read = reads.entry(table.0.bound.name.clone()).or_default();
+            read.extend(source::columns_of(scan));
+            if table.0.facts.source == Some(ChangelogMode::Upsert) {
+                read.extend(&table.0.bound.primary_key);
+            }
         }
         Ok(TreeNodeRecursion::Continue)
     })

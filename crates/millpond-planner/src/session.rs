@@ -49,6 +49,10 @@ pub struct PlannerSettings {
     pub time_zone: Option<String>,
     /// Refuse plans whose state grows without bound (`state.require-bounded`).
     pub require_bounded_state: bool,
+    /// Change events may come twice (`source.cdc-duplicates`).
+    pub cdc_duplicates: bool,
+    /// Leave rows out that have NULL where the sink takes none (`sink.not-null-enforcer`).
+    pub drop_nulls_at_sinks: bool,
 }
 
 /// Functions and settings.
@@ -57,6 +61,10 @@ pub(crate) struct Session {
     state: SessionState,
     /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.
     time_zone: Option<Tz>,
+    /// Whether change events may come twice.
+    pub(crate) cdc_duplicates: bool,
+    /// Whether rows with NULL where the sink takes none are left out.
+    pub(crate) drop_nulls_at_sinks: bool,
 }
 
 impl Session {
@@ -74,7 +82,12 @@ impl Session {
         for function in aggregate_function::all() {
             state.register_udaf(Arc::new(function)).map_err(from_datafusion)?;
         }
-        Ok(Self { state, time_zone: time_zone(settings)? })
+        Ok(Self {
+            state,
+            time_zone: time_zone(settings)?,
+            cdc_duplicates: settings.cdc_duplicates,
+            drop_nulls_at_sinks: settings.drop_nulls_at_sinks,
+        })
     }
 
     /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.

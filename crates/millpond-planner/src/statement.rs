@@ -1,6 +1,7 @@
 //! Statements: what a user can say, with spans into their text.
 
 use millpond_core::Location;
+use millpond_operators::sink_materialize::Conflict;
 use sqlparser::ast;
 
 /// A statement, its text and where it begins.
@@ -216,4 +217,15 @@ pub struct Insert {
     pub columns: Vec<ast::Ident>,
     /// What is inserted.
     pub query: Box<ast::Query>,
+    /// `ON CONFLICT DO …`, if written.
+    pub on_conflict: Option<OnConflict>,
+}
+
+/// `ON CONFLICT DO …`: what becomes of rows with the same primary key of the sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnConflict {
+    /// What is done.
+    pub conflict: Conflict,
+    /// Where the clause stands.
+    pub location: Location,
 }

@@ -138,6 +138,7 @@ pub(crate) fn event_time() -> Arc<EventTime> {
         columns: vec![column("n", 0), column("t", 1)],
         schema: schema(),
         watermark: Some(watermark),
+        keyed: false,
     })
 }
 

@@ -15,6 +15,7 @@ use millpond_state::{Backend, StateStore};
 use crate::catalog_log::{CatalogLog, CatalogRecord};
 use crate::dead_letters::{DeadLetterFile, DeadLetterMemory};
 use crate::job::{Job, JobRecord};
+use crate::native_table::{self, Scratch};
 use crate::session::Session;
 use crate::settings::Settings;
 
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) base_settings: Settings,
+    /// Where native tables are kept without a data directory.
+    scratch: Scratch,
     /// What exists. Held for short lookups and changes only, never across an await.
     state: Mutex<State>,
 }
@@ -110,6 +113,7 @@ impl Engine {
                 data_dir: options.data_dir,
                 clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock)),
                 base_settings,
+                scratch: Scratch::new(),
                 state: Mutex::default(),
             }),
         };
@@ -254,6 +258,12 @@ impl Engine {
             None => self.shared.data_dir.as_ref()?.join("jobs"),
         };
         Some(base.join(format!("job-{id}")))
+    }
+
+    /// The folder of a native table's rows.
+    pub(crate) fn table_dir(&self, name: &str) -> PathBuf {
+        let base = self.shared.data_dir.as_deref().unwrap_or(self.shared.scratch.path());
+        native_table::folder(&base.join("tables"), name)
     }
 
     /// Opens the store of a job.

@@ -23,6 +23,7 @@ mod dependants;
 mod deploy;
 mod engine;
 mod job;
+mod native_table;
 mod prepared;
 mod session;
 mod settings;

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrow::datatypes::{Schema, SchemaRef};
 use millpond_connect::ConnectorTable;
 use millpond_connect::factory::{TableSpec, open_table};
 use millpond_core::{Error, JobId, Location, Result};
 use millpond_planner::{
     BoundTable, CreateTable, CreateView, Insert, ParsedStatement, PlannedQuery, Planner, PlannerSettings,
-    Statement, StatementSource, StreamPlan, TableFacts, TableRows, ViewEntry, is_unsupported, parse_one,
-    split_statements,
+    Statement, StatementSource, StreamPlan, TableColumnKind, TableFacts, TableRows, ViewEntry,
+    is_unsupported, parse_one, split_statements,
 };
 use millpond_runtime::{Environment, JobGraph, JobOptions, RestartPolicy, start_job};
 use millpond_state::{Backend, StoreOptions};
@@ -24,6 +25,7 @@ use crate::dead_letters::DeadLetterMemory;
 use crate::deploy::Deployment;
 use crate::engine::Engine;
 use crate::job::{Job, JobRecord};
+use crate::native_table;
 use crate::settings::{SettingRow, Settings};
 
 /// A conversation with the engine: its settings, and statements run one after the other.
@@ -130,8 +132,13 @@ impl Session {
     }
 
     pub(crate) fn planner(&self) -> Result<Planner> {
-        let time_zone = Some(self.settings().time_zone());
-        let mut planner = Planner::new(PlannerSettings { time_zone, ..PlannerSettings::default() })?;
+        let settings = self.settings();
+        let mut planner = Planner::new(PlannerSettings {
+            time_zone: Some(settings.time_zone()),
+            cdc_duplicates: settings.cdc_duplicates(),
+            drop_nulls_at_sinks: settings.drop_nulls_at_sinks(),
+            ..PlannerSettings::default()
+        })?;
         planner.catalog = self.engine.state().catalog.clone();
         Ok(planner)
     }
@@ -155,6 +162,9 @@ impl Session {
             return Ok(Outcome::Done(None));
         }
         let (bound, connector) = self.bind(create)?;
+        if is_native(create) {
+            native_table::create(&self.engine.table_dir(name))?;
+        }
         self.record_creation(name, text, create.temporary)?;
         self.add_table(bound, connector, text)?;
         Ok(Outcome::Done(None))
@@ -164,10 +174,13 @@ impl Session {
         let bound = self.planner()?.bind_table(create)?;
         let spec = TableSpec {
             name: create.name.value.clone(),
-            schema: Arc::clone(&bound.connector_schema),
+            schema: with_metadata_keys(&bound),
             primary_key: create.primary_key.iter().map(|column| column.value.clone()).collect(),
             partition_keys: create.partitioned_by.iter().map(|column| column.value.clone()).collect(),
-            options: create.options.iter().map(|(key, value, _)| (key.clone(), value.clone())).collect(),
+            options: match is_native(create) {
+                true => native_table::options(&self.engine.table_dir(&create.name.value)),
+                false => create.options.iter().map(|(key, value, _)| (key.clone(), value.clone())).collect(),
+            },
             time_zone: self.settings().time_zone(),
         };
         let connector = open_table(spec).map_err(|error| locate_option(error, create))?;
@@ -242,6 +255,9 @@ impl Session {
             match parse_one(&source)?.statement {
                 Statement::CreateTable(create) => {
                     let (bound, connector) = self.bind(&create)?;
+                    if is_native(&create) {
+                        native_table::ensure(&self.engine.table_dir(&create.name.value))?;
+                    }
                     self.add_table(bound, connector, text)?;
                 }
                 Statement::CreateView(create) => {
@@ -273,6 +289,7 @@ impl Session {
         state.record(&CatalogRecord::Drop { name: name.into() })?;
         drop(state);
         self.engine.forget(name);
+        native_table::remove(&self.engine.table_dir(name))?;
         let note =
             format!("{} cannot be used until there is {name:?} again: views over it", views.join(", "));
         Ok(Outcome::Done((!views.is_empty()).then_some(note)))
@@ -605,6 +622,23 @@ fn difference(old: &str, new: &str) -> String {
     let from = old[..same].rfind([',', '(']).map_or(0, |at| at + 1);
     let excerpt = |text: &str| -> String { text[from..].trim().chars().take(80).collect() };
     format!("it has «{}», the new one «{}»", excerpt(old), excerpt(new))
+}
+
+/// The connector's columns, of which it fills some by their metadata keys.
+fn with_metadata_keys(bound: &BoundTable) -> SchemaRef {
+    let mut fields: Vec<_> = bound.connector_schema.fields().iter().cloned().collect();
+    for column in &bound.columns {
+        if let TableColumnKind::Metadata { index, key, .. } = &column.kind {
+            let marked = [(TableSpec::METADATA_KEY.to_string(), key.clone())];
+            fields[*index] = Arc::new(fields[*index].as_ref().clone().with_metadata(marked.into()));
+        }
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// A table without options is one that the engine keeps.
+fn is_native(create: &CreateTable) -> bool {
+    create.options.is_empty()
 }
 
 /// Puts the place of the option that an error speaks of into it.

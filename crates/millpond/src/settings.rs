@@ -67,6 +67,8 @@ const BACKENDS: &[(&str, &str)] = &[
 const BAD_ROWS: &[(&str, &str)] = &[("fail", "fail"), ("skip", "skip"), ("dead-letter", "dead-letter")];
 const MODES: &[(&str, &str)] = &[("streaming", "streaming"), ("batch", "batch")];
 const VERIFY: &[(&str, &str)] = &[("size", "size"), ("crc", "crc")];
+const NOT_NULL_ENFORCERS: &[(&str, &str)] =
+    &[("error", "error"), ("ERROR", "error"), ("drop", "drop"), ("DROP", "drop")];
 const CHECKPOINT_MODES: &[(&str, &str)] =
     &[("exactly_once", "exactly_once"), ("exactly-once", "exactly_once")];
 
@@ -193,6 +195,20 @@ const DEFINITIONS: &[Definition] = &[
         "batch: bounded queries by batch execution",
     ),
     define(
+        "sink.not-null-enforcer",
+        &["table.exec.sink.not-null-enforcer"],
+        Check::Words(NOT_NULL_ENFORCERS),
+        "error",
+        "what happens to rows with NULL for a column of a sink that is NOT NULL: error or drop",
+    ),
+    define(
+        "source.cdc-duplicates",
+        &["table.exec.source.cdc-events-duplicate"],
+        Check::Flag,
+        "false",
+        "change events may come twice: their tables must have a PRIMARY KEY, by which rows replace each other",
+    ),
+    define(
         "source.idle-timeout",
         &["table.exec.source.idle-timeout"],
         Check::Duration,
@@ -231,7 +247,6 @@ const NOT_YET: &[&str] = &[
     "restart.delay",
     "restart.strategy",
     "restore.from",
-    "source.cdc-duplicates",
     "source.max-drift",
     "state.require-bounded",
     "state.savepoints.dir",
@@ -452,6 +467,14 @@ impl Settings {
     /// Whether `runtime-mode` is `batch`.
     pub fn is_batch(&self) -> bool {
         self.value("runtime-mode") == "batch"
+    }
+    /// Whether `sink.not-null-enforcer` is `drop`.
+    pub fn drop_nulls_at_sinks(&self) -> bool {
+        self.value("sink.not-null-enforcer") == "drop"
+    }
+    /// `source.cdc-duplicates`.
+    pub fn cdc_duplicates(&self) -> bool {
+        self.value("source.cdc-duplicates") == "true"
     }
     /// `source.idle-timeout` in microseconds; 0 is never.
     pub fn idle_timeout(&self) -> i64 {

@@ -35,6 +35,7 @@ fn event_time(max_future: Option<i64>) -> EventTime {
             column: "ts".into(),
             max_future,
         }),
+        keyed: false,
     }
 }
 
@@ -134,6 +135,7 @@ fn a_null_watermark_moves_nothing() {
             column: "ts".into(),
             max_future: None,
         }),
+        keyed: false,
     };
     let columns: Vec<ArrayRef> = vec![
         Arc::new(TimestampMillisecondArray::from(vec![9, 9, 9])),
@@ -157,6 +159,7 @@ fn a_computed_time_is_computed_once_and_watched() {
             column: "ts".into(),
             max_future: None,
         }),
+        keyed: false,
     };
     let mut split = Split::new(spec);
     assert_eq!(tags(&split.apply(&rows(&[10, 5, 6], &[None; 3])).0), [None, Some(5), None]);

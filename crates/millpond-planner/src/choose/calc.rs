@@ -34,6 +34,11 @@ impl Calc {
         self.projection.iter().map(plain_column).collect()
     }
 
+    /// Its input, and for each output column the input column that it is.
+    pub(super) fn columns(&self) -> (NodeId, Vec<Option<usize>>) {
+        (self.input, self.sources())
+    }
+
     /// This Calc and the one below it as one; `None` if that would compute or filter twice.
     fn over(&self, below: &Calc) -> Result<Option<Calc>> {
         if self.filter.is_some() && below.filter.is_some() {

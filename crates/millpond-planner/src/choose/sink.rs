@@ -1,18 +1,22 @@
 //! Sinks and the client: where a query's rows go.
 //!
 //! A query's columns are matched with the sink's by position (or by the column list of INSERT),
-//! and cast where nothing is lost.
+//! and cast where nothing is lost. Where the sink has a primary key, the changes of each of its
+//! keys must reach it in order: rows are passed on as they are if one task gives all of a key,
+//! and are materialised by the sink's key if not, or if several may have the same.
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, ScalarValue};
-use datafusion::logical_expr::{Expr, LogicalPlan, cast};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use millpond_core::{ChangelogMode, Error, Result};
+use millpond_operators::sink_materialize::{Conflict, SinkMaterializeFactory};
 
-use super::{Chooser, NewNode};
-use crate::catalog::TableEntry;
-use crate::plan_error::{location_of, unsupported, with_nearest};
+use super::{Chooser, NewNode, NodeFacts, Operator};
+use crate::catalog::{TableColumn, TableColumnKind, TableEntry};
+use crate::plan_error::{from_datafusion, location_of, with_nearest};
+use crate::properties::Role;
 use crate::sql_type::sql_type;
 use crate::statement::Insert;
 use crate::stream_plan::{NodeId, NodeKind, SinkTarget, StateBound};
@@ -46,10 +50,14 @@ impl Chooser<'_> {
         query: &LogicalPlan,
     ) -> Result<NodeId> {
         let takes = sink_mode(table)?;
+        refuse_metadata(insert, table)?;
         let rows = self.choose(query)?;
         let exprs = assignments(insert, table, query.schema())?;
-        let rows = self.calc(rows, query.schema(), &exprs, None, table.bound.sink_schema())?;
+        let filter = self.session.drop_nulls_at_sinks.then(|| without_nulls(&exprs, table, query.schema()));
+        let filter = filter.transpose()?.flatten();
+        let rows = self.calc(rows, query.schema(), &exprs, filter.as_ref(), table.bound.sink_schema())?;
         self.refuse_updates(rows, takes, table)?;
+        let rows = self.by_sink_key(rows, takes, insert, table)?;
         let name = &table.bound.name;
         let node = self.node(rows);
         let sink = NewNode {
@@ -80,24 +88,128 @@ impl Chooser<'_> {
                         "aggregate over a window (TUMBLE, HOP), or insert into a table that takes updates, such as 'connector' = 'print'",
                     ))
             }
-            ChangelogMode::Upsert => {
-                let written = table.bound.written_columns();
-                let key: Option<Vec<usize>> = table
-                    .bound
-                    .primary_key
-                    .iter()
-                    .map(|column| written.iter().position(|other| other == column))
-                    .collect();
-                let key = key.unwrap_or_default();
-                let keys = &self.node(rows).properties.upsert_keys;
-                let covered = !key.is_empty() && keys.iter().any(|known| known.iter().all(|c| key.contains(c)));
-                match covered {
-                    true => Ok(()),
-                    false => Err(unsupported(format!("writing changes to \"{name}\" by a key other than the query's"))),
-                }
+            ChangelogMode::Upsert if table.bound.primary_key.is_empty() => {
+                Err(Error::invalid(format!("table \"{name}\" has no PRIMARY KEY by which {clause} could update it")))
+            }
+            ChangelogMode::Upsert => Ok(()),
+        }
+    }
+
+    /// Sees to it that the changes of each key of the sink reach it in order.
+    fn by_sink_key(
+        &mut self,
+        rows: NodeId,
+        takes: ChangelogMode,
+        insert: &Insert,
+        table: &TableEntry,
+    ) -> Result<NodeId> {
+        let written = table.bound.written_columns();
+        let place = |column: &usize| written.iter().position(|other| other == column);
+        let key: Vec<usize> =
+            table.bound.primary_key.iter().map(place).collect::<Option<_>>().unwrap_or_default();
+        if key.is_empty() {
+            return match insert.on_conflict {
+                None => Ok(rows),
+                Some(clause) => Err(Error::invalid(format!(
+                    "ON CONFLICT needs a PRIMARY KEY, but table \"{}\" has none",
+                    table.bound.name
+                ))
+                .with_location(Some(clause.location))),
+            };
+        }
+        let keys = &self.node(rows).properties.upsert_keys;
+        let unique = keys.iter().any(|known| known.iter().all(|column| key.contains(column)));
+        let in_order = self.spread(rows).is_some_and(|spread| spread.iter().all(|c| key.contains(c)));
+        let replaces = takes == ChangelogMode::Upsert || table.facts.source == Some(ChangelogMode::Upsert);
+        match (self.is_append(rows), insert.on_conflict) {
+            // Keys that come again replace what was there.
+            (true, None) if in_order || !replaces => Ok(rows),
+            (true, None) => Ok(self.exchange(rows, key)),
+            (false, _) if unique && in_order => Ok(rows),
+            (_, clause) => {
+                let conflict = clause.map_or(Conflict::Deduplicate, |clause| clause.conflict);
+                Ok(self.materialised(rows, key, conflict))
             }
         }
     }
+
+    fn materialised(&mut self, rows: NodeId, key: Vec<usize>, conflict: Conflict) -> NodeId {
+        let updated_by = self.updated_by(rows);
+        let exchange = self.exchange(rows, key.clone());
+        let node = self.node(exchange);
+        let schema = Arc::clone(&node.schema);
+        let operator = Operator {
+            semantics: format!("{key:?} {}", conflict.name()),
+            identity: None,
+            state: StateBound::Unbounded("all rows of the query are kept by the sink's key".into()),
+            inputs: vec![exchange],
+            mode: ChangelogMode::Retract,
+            upsert_keys: vec![key.clone()],
+            facts: NodeFacts {
+                updated_by,
+                ..NodeFacts::new(vec![Role::Plain; schema.fields().len()], false)
+            },
+            factory: Arc::new(SinkMaterializeFactory { schema, keys: key, conflict }),
+        };
+        self.add_operator(operator)
+    }
+
+    /// Columns by whose values a node's rows are spread over tasks, each row's changes in order;
+    /// `None` where that is not known.
+    fn spread(&self, id: NodeId) -> Option<Vec<usize>> {
+        if self.facts[id].single {
+            return Some(Vec::new());
+        }
+        let node = self.node(id);
+        match &node.kind {
+            // Change events are one split, hence read by one task.
+            NodeKind::Source { .. } => (node.properties.mode != ChangelogMode::Append).then(Vec::new),
+            NodeKind::Exchange(columns) => Some(columns.clone()),
+            NodeKind::Operator(factory) => match factory.name() {
+                "Calc" => self.spread_behind_calc(id),
+                "GroupAggregate" => match &self.node(node.inputs[0]).kind {
+                    NodeKind::Exchange(keys) => Some((0..keys.len()).collect()),
+                    _ => None,
+                },
+                "ChangelogNormalize" => node.properties.upsert_keys.first().cloned(),
+                _ => None,
+            },
+            NodeKind::Sink(_) | NodeKind::Client => None,
+        }
+    }
+
+    fn spread_behind_calc(&self, id: NodeId) -> Option<Vec<usize>> {
+        let (input, sources) = self.calcs.get(&id)?.columns();
+        let place = |column: &usize| sources.iter().position(|source| *source == Some(*column));
+        self.spread(input)?.iter().map(place).collect()
+    }
+}
+
+/// No connector writes metadata yet.
+fn refuse_metadata(insert: &Insert, table: &TableEntry) -> Result<()> {
+    let is_written =
+        |column: &&TableColumn| matches!(column.kind, TableColumnKind::Metadata { is_virtual: false, .. });
+    match table.bound.columns.iter().find(is_written) {
+        None => Ok(()),
+        Some(column) => Err(Error::invalid(format!(
+            "column \"{}\" of table \"{}\" is metadata that cannot be written",
+            column.name, table.bound.name
+        ))
+        .with_hint("declare it METADATA … VIRTUAL: then it is only read")
+        .with_location(location_of(insert.table.span))),
+    }
+}
+
+/// A condition that leaves out rows with NULL where the sink takes none.
+fn without_nulls(exprs: &[Expr], table: &TableEntry, query: &DFSchema) -> Result<Option<Expr>> {
+    let sink = table.bound.sink_schema();
+    let mut conditions = Vec::new();
+    for (expr, field) in exprs.iter().zip(sink.fields()) {
+        if !field.is_nullable() && expr.nullable(query).map_err(from_datafusion)? {
+            conditions.push(expr.clone().is_not_null());
+        }
+    }
+    Ok(conditions.into_iter().reduce(Expr::and))
 }
 
 fn sink_mode(table: &TableEntry) -> Result<ChangelogMode> {

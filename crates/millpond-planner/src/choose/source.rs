@@ -1,7 +1,9 @@
 //! Sources: which of a connector's columns are read, and what is computed from them before the
 //! first operator.
 //!
-//! The watermark's columns are always read, also where no query names them.
+//! The watermark's columns are always read, also where no query names them, and so is the key of
+//! rows that replace each other: they are normalised before anything else sees them, because a
+//! filter below would miss that a row leaves it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,11 +12,12 @@ use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::{Expr, TableScan};
 use millpond_core::{ChangelogMode, Error, Result};
+use millpond_operators::changelog_normalize::ChangelogNormalizeFactory;
 use millpond_operators::event_time::{EventTime, WatermarkSpec};
 
-use super::{Chooser, Identity, NewNode, NodeFacts, lost};
+use super::{Chooser, Identity, NewNode, NodeFacts, Operator, lost};
 use crate::catalog::{BoundTable, TableColumn, TableColumnKind, TableEntry, TableWatermark};
-use crate::plan_error::{from_datafusion, unsupported};
+use crate::plan_error::from_datafusion;
 use crate::properties::{Role, surviving_keys};
 use crate::session::StreamTable;
 use crate::stream_plan::{NodeId, NodeKind, StateBound};
@@ -36,6 +39,7 @@ impl Chooser<'_> {
             read.push(0);
         }
         let source = self.shared_source(&table, &read)?;
+        let source = self.normalised(source, declared_schema(&table.bound, &read, false));
         let place = |column: usize| read.iter().position(|other| *other == column);
         let wanted: Option<Vec<usize>> = columns_of(scan).into_iter().map(place).collect();
         let wanted = wanted.ok_or_else(|| lost("a column read of a table"))?;
@@ -45,7 +49,7 @@ impl Chooser<'_> {
 
     fn shared_source(&mut self, table: &TableEntry, read: &[usize]) -> Result<NodeId> {
         let bound = &table.bound;
-        let mode = source_mode(table)?;
+        let mode = self.source_mode(table)?;
         let exprs: Vec<Expr> = read.iter().map(|column| column_expr(&bound.columns[*column])).collect();
         let projection = connector_columns(bound, &exprs)?;
         let event_time = self.event_time(table, read, &exprs, &projection)?;
@@ -87,6 +91,29 @@ impl Chooser<'_> {
         Ok(self.add(node))
     }
 
+    /// A right changelog of rows that replace each other by key.
+    fn normalised(&mut self, source: NodeId, schema: SchemaRef) -> NodeId {
+        let node = self.node(source);
+        let key = match (node.properties.mode, node.properties.upsert_keys.as_slice()) {
+            (ChangelogMode::Upsert, [key, ..]) => key.clone(),
+            _ => return source,
+        };
+        let facts = self.facts[source].clone();
+        let exchange = self.exchange(source, key.clone());
+        let names: Vec<&str> = key.iter().map(|column| schema.field(*column).name().as_str()).collect();
+        let operator = Operator {
+            semantics: format!("{key:?}"),
+            identity: None,
+            state: StateBound::Keys(names.join(", ")),
+            factory: Arc::new(ChangelogNormalizeFactory { schema: Arc::clone(&schema), keys: key.clone() }),
+            inputs: vec![exchange],
+            mode: ChangelogMode::Retract,
+            upsert_keys: vec![key],
+            facts: NodeFacts { single: false, ..facts },
+        };
+        self.add_operator(operator)
+    }
+
     fn event_time(
         &self,
         table: &TableEntry,
@@ -98,7 +125,7 @@ impl Chooser<'_> {
         let given: SchemaRef = Arc::new(bound.connector_schema.project(projection)?);
         let given = DFSchema::try_from(given.as_ref().clone()).map_err(from_datafusion)?;
         let columns = exprs.iter().map(|expr| self.session.physical(expr, &given)).collect::<Result<_>>()?;
-        let fields: Vec<_> = read.iter().map(|column| Arc::clone(&bound.schema.fields()[*column])).collect();
+        let keyed = table.facts.source == Some(ChangelogMode::Upsert);
         let spec = |watermark: &TableWatermark| -> Result<WatermarkSpec> {
             Ok(WatermarkSpec {
                 time: self.session.physical(&watermark.time, &given)?,
@@ -108,16 +135,37 @@ impl Chooser<'_> {
             })
         };
         let watermark = bound.watermark.as_ref().map(spec).transpose()?;
-        Ok(EventTime { columns, schema: Arc::new(Schema::new(fields)), watermark })
+        Ok(EventTime { columns, schema: declared_schema(bound, read, keyed), watermark, keyed })
     }
+
+    fn source_mode(&self, table: &TableEntry) -> Result<ChangelogMode> {
+        let mode = source_mode(table)?;
+        if mode == ChangelogMode::Retract && self.session.cdc_duplicates {
+            return Err(Error::invalid(format!(
+                "change events may come twice, but table \"{}\" has no PRIMARY KEY by which that can be told",
+                table.bound.name
+            ))
+            .with_hint("declare PRIMARY KEY (…) NOT ENFORCED, or SET 'source.cdc-duplicates' = 'false'"));
+        }
+        Ok(mode)
+    }
+}
+
+/// Names and types of columns of a table. Of a deleted row only its key need be known.
+fn declared_schema(bound: &BoundTable, columns: &[usize], with_deletes_by_key: bool) -> SchemaRef {
+    let field = |column: &usize| {
+        let field = &bound.schema.fields()[*column];
+        match with_deletes_by_key && !bound.primary_key.contains(column) {
+            true => Arc::new(field.as_ref().clone().with_nullable(true)),
+            false => Arc::clone(field),
+        }
+    };
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }
 
 fn source_mode(table: &TableEntry) -> Result<ChangelogMode> {
     let name = &table.bound.name;
     match table.facts.source {
-        Some(ChangelogMode::Upsert) => {
-            Err(unsupported(format!("reading table \"{name}\", whose rows replace each other by key,")))
-        }
         Some(mode) => Ok(mode),
         None => Err(Error::invalid(format!("table \"{name}\" cannot be read"))
             .with_hint("its connector only writes: it can stand behind INSERT INTO")),

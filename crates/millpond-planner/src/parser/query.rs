@@ -1,11 +1,14 @@
 //! Queries, INSERT, statement sets, EXPLAIN.
 
 use millpond_core::{Error, Result};
+use millpond_operators::sink_materialize::Conflict;
 use sqlparser::ast::{self, SetExpr};
 use sqlparser::tokenizer::Token;
 
 use super::{StatementParser, phrase};
-use crate::statement::{ExplainKind, Insert, Statement};
+use crate::statement::{ExplainKind, Insert, OnConflict, Statement};
+
+const ON_CONFLICT: &str = "ON CONFLICT DO DEDUPLICATE | NOTHING | ERROR";
 
 impl StatementParser<'_> {
     /// Whether a query comes next.
@@ -58,11 +61,31 @@ impl StatementParser<'_> {
         }
         let columns = if self.at_column_list() { self.names("the name of a column")? } else { vec![] };
         let query = self.query()?;
-        // ON alone was taken for an alias.
-        if self.at(&["CONFLICT"]) || self.at(&["ON", "CONFLICT"]) {
-            return Err(self.unsupported("ON CONFLICT", "the last row of a key wins"));
+        let on_conflict = self.on_conflict()?;
+        Ok(Insert { table, columns, query, on_conflict })
+    }
+
+    fn on_conflict(&mut self) -> Result<Option<OnConflict>> {
+        // Behind a SELECT list, ON alone was taken for an alias.
+        if self.at(&["CONFLICT"]) {
+            return Err(self.unsupported("ON CONFLICT behind a SELECT list", "read FROM a table"));
         }
-        Ok(Insert { table, columns, query })
+        let location = self.here();
+        if !self.take(&["ON", "CONFLICT"]) {
+            return Ok(None);
+        }
+        if !self.take(&["DO"]) {
+            return Err(self.unexpected("DO").with_hint(ON_CONFLICT));
+        }
+        let words = [
+            ("DEDUPLICATE", Conflict::Deduplicate),
+            ("NOTHING", Conflict::Nothing),
+            ("ERROR", Conflict::Error),
+        ];
+        let Some((_, conflict)) = words.into_iter().find(|(word, _)| self.take(&[word])) else {
+            return Err(self.unexpected("DEDUPLICATE, NOTHING or ERROR").with_hint(ON_CONFLICT));
+        };
+        Ok(Some(OnConflict { conflict, location }))
     }
 
     /// `(a, …)` rather than a query in parentheses.

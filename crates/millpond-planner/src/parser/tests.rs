@@ -81,7 +81,9 @@ fn summary(statement: &Statement) -> String {
 }
 
 fn insert_summary(insert: &Insert) -> String {
-    format!("insert into {} {}: {}", insert.table, names(&insert.columns), insert.query)
+    let conflict = insert.on_conflict.map(|clause| format!(" on conflict do {}", clause.conflict.name()));
+    let conflict = conflict.unwrap_or_default();
+    format!("insert into {} {}: {}{conflict}", insert.table, names(&insert.columns), insert.query)
 }
 
 fn table_summary(table: &CreateTable) -> String {
