@@ -201,6 +201,16 @@ impl WindowSpec {
     }
 }
 
+/// The moment at which every instant with an earlier local time has passed.
+pub fn instant_of(local: Timestamp, time_zone: Option<Tz>) -> Timestamp {
+    WindowSpec { kind: WindowKind::Tumble { size: 1 }, offset: 0, time_zone }.instant(local.0)
+}
+
+/// The local time of an instant.
+pub fn local_of(instant: Timestamp, time_zone: Option<Tz>) -> Timestamp {
+    Timestamp(WindowSpec { kind: WindowKind::Tumble { size: 1 }, offset: 0, time_zone }.local(instant.0))
+}
+
 impl std::fmt::Display for WindowSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let duration = millpond_core::quantity::format_duration;

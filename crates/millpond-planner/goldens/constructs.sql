@@ -62,3 +62,14 @@ INSERT INTO totals SELECT COUNT(*), auction FROM bid GROUP BY auction;
 INSERT INTO totals SELECT k, v FROM latest;
 INSERT INTO totals SELECT auction, price FROM bid;
 INSERT INTO totals SELECT auction, price FROM bid ON CONFLICT DO NOTHING;
+-- Rankings: with and without the rank, of rows that come, that change, and within windows.
+SELECT page, rn FROM (SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY raw DESC) AS rn FROM clicks) WHERE rn <= 3;
+SELECT page FROM (SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY raw DESC, page) AS rn FROM clicks) WHERE rn = 1 AND page <> '';
+SELECT k FROM changes QUALIFY RANK() OVER (ORDER BY v + 1 DESC) <= 5;
+SELECT window_end, page FROM (
+  SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY raw) AS rn
+  FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' MINUTE))
+) WHERE rn <= 2;
+INSERT INTO totals SELECT user_id, raw FROM clicks QUALIFY ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY raw) = 1;
+SELECT page FROM clicks ORDER BY raw DESC LIMIT 3 OFFSET 1;
+SELECT COUNT(*) FROM (SELECT page FROM clicks LIMIT 10);

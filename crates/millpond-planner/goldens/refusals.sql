@@ -23,7 +23,6 @@ SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY seen) FROM clicks;
 SELECT page FROM clicks JOIN bid FOR SYSTEM_TIME AS OF clicks.seen AS b ON clicks.user_id = b.auction;
 SELECT MAX(v) FROM changes;
 INSERT INTO log SELECT k, v FROM latest;
-SELECT page, COUNT(*) FROM (SELECT page FROM clicks LIMIT 3) GROUP BY page;
 SELECT c.page, u.n FROM clicks c JOIN (SELECT user_id, COUNT(*) AS n FROM clicks GROUP BY user_id) u ON c.user_id = u.user_id;
 SELECT 1;
 SELECT page, COUNT(*) FROM clicks GROUP BY ROLLUP (page);
@@ -47,3 +46,7 @@ CREATE TABLE x (ts TIMESTAMP(3), WATERMARK FOR ts AS tz - INTERVAL '1' SECOND) W
 CREATE TABLE x (a INT, PRIMARY KEY (b) NOT ENFORCED) WITH ('connector' = 'stream');
 CREATE TABLE x (a JSON) WITH ('connector' = 'stream');
 CREATE TABLE x (a INT, b AS c + 1) WITH ('connector' = 'stream');
+-- Rankings without a bound, or an impossible one.
+SELECT * FROM (SELECT page, RANK() OVER (PARTITION BY user_id ORDER BY seen) AS r FROM clicks) WHERE r > 3;
+SELECT * FROM (SELECT page, ROW_NUMBER() OVER (ORDER BY seen) AS rn FROM clicks) WHERE rn < 1;
+SELECT page FROM clicks QUALIFY SUM(user_id) OVER (PARTITION BY page) > 3;

@@ -8,8 +8,11 @@
 mod aggregate;
 mod calc;
 mod join;
+mod processing_time;
+mod rank;
 mod sink;
 mod source;
+mod temporal;
 mod window;
 
 use std::collections::{BTreeSet, HashMap};
@@ -114,6 +117,8 @@ impl<'a> Chooser<'a> {
             LogicalPlan::Projection(projection) => self.projection(projection),
             LogicalPlan::Filter(filter) => self.filter(filter),
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
+            LogicalPlan::Limit(limit) => self.limit(limit),
+            LogicalPlan::Window(window) => Err(rank::refused_window(window)),
             LogicalPlan::Union(union) => self.union(union),
             LogicalPlan::Join(join) if join.join_type == JoinType::Inner => self.join(join),
             // The order of a subquery's rows is not kept, as in SQL.
@@ -331,8 +336,7 @@ fn clause_of(plan: &LogicalPlan) -> String {
             JoinType::LeftMark | JoinType::RightMark => "IN or EXISTS below OR".into(),
             outer => format!("{} JOIN", outer.to_string().to_uppercase()),
         },
-        LogicalPlan::Window(_) => "OVER".into(),
-        LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => "LIMIT inside a query".into(),
+        LogicalPlan::Sort(_) => "LIMIT inside a query".into(),
         LogicalPlan::Distinct(_) => "DISTINCT ON".into(),
         LogicalPlan::Unnest(_) => "UNNEST".into(),
         LogicalPlan::RecursiveQuery(_) => "WITH RECURSIVE".into(),

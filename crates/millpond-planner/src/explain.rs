@@ -137,6 +137,8 @@ fn state(bound: &StateBound) -> String {
         StateBound::None => "none".into(),
         StateBound::Watermark(what) => format!("by watermark ({what})"),
         StateBound::Keys(what) => format!("by keys ({what})"),
+        StateBound::Time(what) => format!("by time ({what})"),
+        StateBound::Ttl(time) => format!("by TTL ({time})"),
         StateBound::Unbounded(reason) => format!("UNBOUNDED: {reason}"),
     }
 }

@@ -19,6 +19,7 @@ mod group_window;
 mod interval;
 mod operator_planner;
 mod optimize;
+mod over_location;
 pub mod parser;
 mod plan_error;
 pub mod planner;

@@ -18,6 +18,7 @@ use crate::bind;
 use crate::catalog::{BoundTable, Catalog, CatalogEntry, TableColumnKind, TableEntry};
 use crate::choose::Chooser;
 use crate::optimize::optimized;
+use crate::over_location::at_over;
 use crate::parser::{StatementSource, parse_one};
 use crate::plan_error::from_datafusion;
 use crate::session::{Binder, PlannerSettings, Session};
@@ -84,21 +85,33 @@ impl Planner {
     }
 
     fn query_plan(&self, query: &ast::Query) -> Result<PlannedQuery> {
-        let peeled = peel(self.bound(query)?)?;
-        let plan = optimized(self.session.state(), peeled.plan)?;
-        let mut chooser = Chooser::new(&self.session, &[&plan])?;
-        let rows = chooser.choose(&plan)?;
-        chooser.client(rows);
-        let plan = chooser.finish();
+        let bound = self.bound(query)?;
+        let peeled = peel(bound.clone())?;
+        let plan = self.client_plan(query, peeled.plan)?;
         let bounded = plan.nodes.last().is_some_and(|client| client.properties.bounded);
-        if !bounded && peeled.presentation.is_some() {
-            return Err(Error::invalid("ORDER BY or LIMIT over an unbounded input has no end to wait for")
-                .with_hint("leave it out, or read a bounded table"));
-        }
-        self.check_bounds(&plan)?;
         let visible = peeled.visible;
         let presentation = peeled.presentation.unwrap_or(Presentation { visible, ..Presentation::default() });
-        Ok(PlannedQuery { plan, bounded, presentation })
+        if bounded || presentation.is_plain() {
+            self.check_bounds(&plan)?;
+            return Ok(PlannedQuery { plan, bounded, presentation });
+        }
+        if presentation.fetch.is_none() {
+            return Err(Error::invalid("ORDER BY over an unbounded input has no end to wait for")
+                .with_hint("add LIMIT to keep the first rows up to date, or read a bounded table"));
+        }
+        // There is no end at which to take the first rows: they are kept up to date.
+        let plan = self.client_plan(query, bound)?;
+        self.check_bounds(&plan)?;
+        Ok(PlannedQuery { plan, bounded, presentation: Presentation { visible, ..Presentation::default() } })
+    }
+
+    /// The operators of a query, up to the client.
+    fn client_plan(&self, query: &ast::Query, plan: LogicalPlan) -> Result<StreamPlan> {
+        let plan = optimized(self.session.state(), plan)?;
+        let mut chooser = Chooser::new(&self.session, &[&plan])?;
+        let rows = chooser.choose(&plan).map_err(|error| at_over(error, query))?;
+        chooser.client(rows);
+        Ok(chooser.finish())
     }
 
     /// Plans one INSERT or the INSERTs of a statement set as one job.
@@ -115,7 +128,7 @@ impl Planner {
         let plans: Vec<&LogicalPlan> = queries.iter().map(|(_, _, query)| query).collect();
         let mut chooser = Chooser::new(&self.session, &plans)?;
         for (insert, table, query) in &queries {
-            chooser.sink(insert, table, query)?;
+            chooser.sink(insert, table, query).map_err(|error| at_over(error, &insert.query))?;
         }
         let plan = chooser.finish();
         self.check_bounds(&plan)?;
@@ -131,7 +144,11 @@ impl Planner {
     fn check_bounds(&self, plan: &StreamPlan) -> Result<()> {
         let unbounded = plan.nodes.iter().find_map(|node| match &node.properties.state {
             StateBound::Unbounded(reason) => Some((node, reason)),
-            StateBound::None | StateBound::Watermark(_) | StateBound::Keys(_) => None,
+            StateBound::None
+            | StateBound::Watermark(_)
+            | StateBound::Keys(_)
+            | StateBound::Time(_)
+            | StateBound::Ttl(_) => None,
         });
         match unbounded {
             Some((node, reason)) if self.settings.require_bounded_state && !node.properties.bounded => {

@@ -24,6 +24,8 @@ pub(crate) enum Role {
     Plain,
     /// The time attribute: rows behind the watermark are late.
     EventTime,
+    /// The time of the epoch in which the row came: PROCTIME().
+    ProcessingTime,
     /// Starts, in local time, of windows that end with, and are emitted before, the watermark.
     WindowStart(Windows),
     /// Ends of windows, in local time.
@@ -37,7 +39,7 @@ impl Role {
     pub(crate) fn is_time_attribute(self) -> bool {
         match self {
             Role::EventTime | Role::WindowTime(_) => true,
-            Role::Plain | Role::WindowStart(_) | Role::WindowEnd(_) => false,
+            Role::Plain | Role::ProcessingTime | Role::WindowStart(_) | Role::WindowEnd(_) => false,
         }
     }
 
@@ -47,7 +49,7 @@ impl Role {
         match self {
             Role::EventTime | Role::WindowTime(_) => true,
             Role::WindowEnd(windows) => windows.time_zone.is_none(),
-            Role::Plain | Role::WindowStart(_) => false,
+            Role::Plain | Role::ProcessingTime | Role::WindowStart(_) => false,
         }
     }
 
@@ -57,7 +59,7 @@ impl Role {
             Role::WindowStart(windows) | Role::WindowEnd(windows) | Role::WindowTime(windows) => {
                 Some(windows)
             }
-            Role::Plain | Role::EventTime => None,
+            Role::Plain | Role::EventTime | Role::ProcessingTime => None,
         }
     }
 }

@@ -22,7 +22,8 @@ use crate::sql_type::LTZ_ZONE;
 /// All functions that replace or add to DataFusion's.
 pub(crate) fn all() -> Vec<ScalarUDF> {
     let markers = [
-        Marker::new("now", &["current_timestamp", "current_row_timestamp"], local_zone_time()),
+        Marker::new("now", &["current_timestamp"], local_zone_time()),
+        Marker::new("current_row_timestamp", &[], local_zone_time()),
         Marker::new("proctime", &[], local_zone_time()),
         Marker::new("localtimestamp", &[], DataType::Timestamp(TimeUnit::Millisecond, None)),
         Marker::new("current_date", &["today"], DataType::Date32),
@@ -103,7 +104,7 @@ pub(crate) fn marker_value(expr: &Expr, now: i64) -> Option<ScalarValue> {
     let Expr::ScalarFunction(call) = expr else { return None };
     let zoned = ScalarValue::TimestampMillisecond(Some(now.div_euclid(1000)), Some(LTZ_ZONE.into()));
     match call.func.name() {
-        "now" | "proctime" => Some(zoned),
+        "now" | "proctime" | "current_row_timestamp" => Some(zoned),
         "localtimestamp" => Some(ScalarValue::TimestampMillisecond(Some(now.div_euclid(1000)), None)),
         "current_date" => {
             i32::try_from(now.div_euclid(86_400_000_000)).ok().map(|day| ScalarValue::Date32(Some(day)))

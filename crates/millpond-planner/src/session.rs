@@ -53,6 +53,9 @@ pub struct PlannerSettings {
     pub cdc_duplicates: bool,
     /// Leave rows out that have NULL where the sink takes none (`sink.not-null-enforcer`).
     pub drop_nulls_at_sinks: bool,
+    /// How long operators remember a key that nothing touches, in microseconds (`state.ttl`);
+    /// `None`: for ever.
+    pub state_ttl: Option<i64>,
 }
 
 /// Functions and settings.
@@ -65,6 +68,7 @@ pub(crate) struct Session {
     pub(crate) cdc_duplicates: bool,
     /// Whether rows with NULL where the sink takes none are left out.
     pub(crate) drop_nulls_at_sinks: bool,
+    state_ttl: Option<i64>,
 }
 
 impl Session {
@@ -87,12 +91,18 @@ impl Session {
             time_zone: time_zone(settings)?,
             cdc_duplicates: settings.cdc_duplicates,
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks,
+            state_ttl: settings.state_ttl,
         })
     }
 
     /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.
     pub(crate) fn time_zone(&self) -> Option<Tz> {
         self.time_zone
+    }
+
+    /// How long operators remember a key that nothing touches, in microseconds.
+    pub(crate) fn state_ttl(&self) -> Option<i64> {
+        self.state_ttl
     }
 
     /// DataFusion's own session.

@@ -86,6 +86,10 @@ pub enum StateBound {
     Watermark(String),
     /// One row per key.
     Keys(String),
+    /// It is dropped as processing time passes.
+    Time(String),
+    /// A key that nothing touches for so long is forgotten (`state.ttl`).
+    Ttl(String),
     /// It grows with the input.
     Unbounded(String),
 }

@@ -137,6 +137,7 @@ impl Session {
             time_zone: Some(settings.time_zone()),
             cdc_duplicates: settings.cdc_duplicates(),
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks(),
+            state_ttl: settings.state_ttl(),
             ..PlannerSettings::default()
         })?;
         planner.catalog = self.engine.state().catalog.clone();

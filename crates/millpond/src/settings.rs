@@ -231,6 +231,13 @@ const DEFINITIONS: &[Definition] = &[
         "folder of the checkpoints (default <data dir>/jobs)",
     ),
     define(
+        "state.ttl",
+        &["table.exec.state.ttl"],
+        Check::Duration,
+        "0",
+        "Top-N and deduplication forget a key that nothing changes for so long (GROUP BY and joins do not yet); 0 is never",
+    ),
+    define(
         "time-zone",
         &["table.local-time-zone"],
         Check::TimeZone,
@@ -250,7 +257,6 @@ const NOT_YET: &[&str] = &[
     "source.max-drift",
     "state.require-bounded",
     "state.savepoints.dir",
-    "state.ttl",
     "allowed-paths",
 ];
 
@@ -495,6 +501,10 @@ impl Settings {
     /// `state.checkpoints.dir`.
     pub fn checkpoints_dir(&self) -> Option<String> {
         Some(self.value("state.checkpoints.dir")).filter(|dir| !dir.is_empty())
+    }
+    /// `state.ttl` in microseconds; `None` is never.
+    pub fn state_ttl(&self) -> Option<i64> {
+        Some(self.micros("state.ttl")).filter(|micros| *micros > 0)
     }
     /// `time-zone`.
     pub fn time_zone(&self) -> String {

@@ -6,6 +6,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, Union};
+use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::Column;
 use millpond_core::{ChangelogMode, Result};
@@ -78,20 +79,28 @@ impl Calc {
 
 impl Chooser<'_> {
     pub(super) fn projection(&mut self, projection: &Projection) -> Result<NodeId> {
-        let (filter, input) = match projection.input.as_ref() {
-            LogicalPlan::Filter(filter) => (Some(&filter.predicate), filter.input.as_ref()),
-            other => (None, other),
+        if let Some(ranked) =
+            self.ranked(&projection.input, projection.expr.clone(), projection.schema.as_ref())?
+        {
+            return Ok(ranked);
+        }
+        let ((node, filter), input) = match projection.input.as_ref() {
+            LogicalPlan::Filter(filter) => (self.timely(filter)?, filter.input.as_ref()),
+            other => ((self.choose(other)?, None), other),
         };
-        let node = self.choose(input)?;
         let schema = Arc::clone(projection.schema.inner());
-        self.calc(node, input.schema(), &projection.expr, filter, schema)
+        self.calc(node, input.schema(), &projection.expr, filter.as_ref(), schema)
     }
 
     pub(super) fn filter(&mut self, filter: &Filter) -> Result<NodeId> {
-        let node = self.choose(&filter.input)?;
         let schema = filter.input.schema();
         let exprs: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
-        self.calc(node, schema, &exprs, Some(&filter.predicate), Arc::clone(schema.inner()))
+        let plan = LogicalPlan::Filter(filter.clone());
+        if let Some(ranked) = self.ranked(&plan, exprs.clone(), schema)? {
+            return Ok(ranked);
+        }
+        let (node, rest) = self.timely(filter)?;
+        self.calc(node, schema, &exprs, rest.as_ref(), Arc::clone(schema.inner()))
     }
 
     /// Adds a Calc; none if it would change nothing.
@@ -197,7 +206,8 @@ impl Chooser<'_> {
             facts: NodeFacts {
                 roles: sources
                     .iter()
-                    .map(|source| source.map_or(Role::Plain, |column| roles[column]))
+                    .zip(&calc.projection)
+                    .map(|(source, expr)| source.map_or(computed_role(expr), |column| roles[column]))
                     .collect(),
                 ..self.facts[input].clone()
             },
@@ -257,6 +267,15 @@ impl Chooser<'_> {
                 Some(self.facts[node].updated_by.unwrap_or("the query"))
             }
         }
+    }
+}
+
+/// What a computed column means to time.
+fn computed_role(expr: &Arc<dyn PhysicalExpr>) -> Role {
+    let call = expr.downcast_ref::<ScalarFunctionExpr>();
+    match call.is_some_and(|call| call.fun().name() == "proctime") {
+        true => Role::ProcessingTime,
+        false => Role::Plain,
     }
 }
 

@@ -54,7 +54,11 @@ impl Chooser<'_> {
         let projection = connector_columns(bound, &exprs)?;
         let event_time = self.event_time(table, read, &exprs, &projection)?;
         let time = bound.watermark.as_ref().map(|watermark| watermark.column);
-        let role = |column: &usize| if Some(*column) == time { Role::EventTime } else { Role::Plain };
+        let role = |column: &usize| match &bound.columns[*column].kind {
+            _ if Some(*column) == time => Role::EventTime,
+            TableColumnKind::Computed { expr, .. } if is_proctime(expr) => Role::ProcessingTime,
+            _ => Role::Plain,
+        };
         let place = |column: usize| read.iter().position(|other| *other == column);
         let keys = match bound.primary_key.is_empty() {
             true => Vec::new(),
@@ -184,6 +188,11 @@ fn output_identity(bound: &BoundTable, columns: &[usize]) -> String {
         }
     });
     format!("{} {}", bound.name, columns.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether the expression is `PROCTIME()`.
+fn is_proctime(expr: &Expr) -> bool {
+    matches!(expr, Expr::ScalarFunction(call) if call.func.name() == "proctime")
 }
 
 fn column_expr(column: &TableColumn) -> Expr {

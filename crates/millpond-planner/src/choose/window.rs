@@ -47,7 +47,7 @@ struct Windowed<'a> {
 impl Chooser<'_> {
     /// A window function whose rows are used one by one.
     pub(super) fn window_tvf(&mut self, window: &WindowTvf) -> Result<NodeId> {
-        let input = self.choose(&window.input)?;
+        let input = self.window_input(window)?;
         let time = self.time_attribute(window, input)?;
         let (spec, windows) = self.windows(window, input, time)?;
         let Some(spec) = spec else { return Err(session_alone(window)) };
@@ -133,7 +133,7 @@ impl Chooser<'_> {
     ) -> Result<Option<NodeId>> {
         let Some(beneath) = Beneath::find(aggregate, calls)? else { return Ok(None) };
         let window = beneath.window;
-        let input = self.choose(&window.input)?;
+        let input = self.window_input(window)?;
         let time = self.time_attribute(window, input)?;
         if !self.is_append(input) {
             return Ok(None);
@@ -505,7 +505,7 @@ fn descend(plan: &LogicalPlan, exprs: Vec<Expr>, mut filters: Vec<Expr>) -> Resu
 }
 
 /// The expressions with each column of `schema` replaced by what it is below.
-fn rewritten(exprs: Vec<Expr>, schema: &DFSchema, below: &[Expr]) -> Result<Vec<Expr>> {
+pub(super) fn rewritten(exprs: Vec<Expr>, schema: &DFSchema, below: &[Expr]) -> Result<Vec<Expr>> {
     let replace = |expr: Expr| {
         let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
         let place = schema.index_of_column(column)?;

@@ -18,10 +18,13 @@ const QUERIES: &[(&str, &str)] = &[
     ("q5", include_str!("../../../../benches/nexmark/queries/q5.sql")),
     ("q7", include_str!("../../../../benches/nexmark/queries/q7.sql")),
     ("q8", include_str!("../../../../benches/nexmark/queries/q8.sql")),
+    ("q9", include_str!("../../../../benches/nexmark/queries/q9.sql")),
     ("q14", include_str!("../../../../benches/nexmark/queries/q14.sql")),
     ("q15", include_str!("../../../../benches/nexmark/queries/q15.sql")),
     ("q16", include_str!("../../../../benches/nexmark/queries/q16.sql")),
     ("q17", include_str!("../../../../benches/nexmark/queries/q17.sql")),
+    ("q18", include_str!("../../../../benches/nexmark/queries/q18.sql")),
+    ("q19", include_str!("../../../../benches/nexmark/queries/q19.sql")),
     ("q20", include_str!("../../../../benches/nexmark/queries/q20.sql")),
 ];
 
@@ -89,8 +92,11 @@ async fn reference_results_in_one_row_epochs() {
     check(&[("epoch.rows", "1"), ("parallelism", "1")], 1, &[]).await;
 }
 
-/// Disorder below the watermark's delay changes nothing.
+/// Disorder below the watermark's delay changes nothing, except which of equal rows came first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reference_results_over_the_disordered_set() {
-    check(&[("parallelism", "2")], 1000, &[]).await;
+    let by_arrival = ["q18", "q19"];
+    let queries: Vec<&str> =
+        QUERIES.iter().map(|(name, _)| *name).filter(|name| !by_arrival.contains(name)).collect();
+    check(&[("parallelism", "2")], 1000, &queries).await;
 }
