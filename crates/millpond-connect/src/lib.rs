@@ -8,6 +8,7 @@ mod datagen;
 pub mod factory;
 pub mod filesystem;
 pub mod format;
+mod given;
 mod nexmark;
 pub mod options;
 mod pace;
@@ -19,3 +20,4 @@ pub use connector::{
     SourceConnector, SourcePoll, Split, SplitReader,
 };
 pub use factory::{TableSpec, open_table};
+pub use given::given_rows;

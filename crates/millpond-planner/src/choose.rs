@@ -10,6 +10,7 @@ mod calc;
 mod join;
 mod processing_time;
 mod rank;
+mod rows;
 mod sink;
 mod source;
 mod temporal;
@@ -104,6 +105,11 @@ impl<'a> Chooser<'a> {
         })
     }
 
+    /// Whether any table is read.
+    pub(crate) fn reads_tables(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// The finished plan.
     pub(crate) fn finish(self) -> StreamPlan {
         without_orphans(self.plan)
@@ -121,6 +127,8 @@ impl<'a> Chooser<'a> {
             LogicalPlan::Window(window) => Err(rank::refused_window(window)),
             LogicalPlan::Union(union) => self.union(union),
             LogicalPlan::Join(join) if join.join_type == JoinType::Inner => self.join(join),
+            LogicalPlan::Values(values) => self.values(values),
+            LogicalPlan::EmptyRelation(empty) => Ok(self.empty_relation(empty)),
             // The order of a subquery's rows is not kept, as in SQL.
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.choose(&sort.input),
             LogicalPlan::Extension(extension) => {
@@ -263,6 +271,7 @@ impl NodeKind {
     pub fn label(&self) -> &str {
         match self {
             NodeKind::Source { .. } => "Source",
+            NodeKind::Rows { .. } => "Values",
             NodeKind::Operator(factory) => factory.name(),
             NodeKind::Exchange(_) => "Exchange",
             NodeKind::Sink(_) => "Sink",
@@ -341,7 +350,6 @@ fn clause_of(plan: &LogicalPlan) -> String {
         LogicalPlan::Unnest(_) => "UNNEST".into(),
         LogicalPlan::RecursiveQuery(_) => "WITH RECURSIVE".into(),
         LogicalPlan::Subquery(_) => "a correlated subquery here".into(),
-        LogicalPlan::Values(_) | LogicalPlan::EmptyRelation(_) => "a query without a table".into(),
         other => other.display().to_string(),
     }
 }

@@ -83,6 +83,7 @@ impl Tree<'_> {
                     event_time.watermark.as_ref().map_or(String::new(), |_| format!(" watermark={text}"));
                 format!("Source {table} columns=[{columns}]{watermark}")
             }
+            NodeKind::Rows { rows, .. } => format!("Values rows={}", rows.num_rows()),
             NodeKind::Operator(factory) => format!("{} {}", factory.name(), factory.describe()),
             NodeKind::Exchange(columns) if columns.is_empty() => "Exchange single".into(),
             NodeKind::Exchange(columns) => {

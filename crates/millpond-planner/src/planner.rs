@@ -20,7 +20,7 @@ use crate::choose::Chooser;
 use crate::optimize::optimized;
 use crate::over_location::at_over;
 use crate::parser::{StatementSource, parse_one};
-use crate::plan_error::from_datafusion;
+use crate::plan_error::{from_datafusion, unsupported};
 use crate::session::{Binder, PlannerSettings, Session};
 use crate::sql_type::sql_type;
 use crate::stack::with_deep_stack;
@@ -109,6 +109,10 @@ impl Planner {
     fn client_plan(&self, query: &ast::Query, plan: LogicalPlan) -> Result<StreamPlan> {
         let plan = optimized(self.session.state(), plan)?;
         let mut chooser = Chooser::new(&self.session, &[&plan])?;
+        if !chooser.reads_tables() {
+            // Its answer needs no job.
+            return Err(unsupported("a query without a table"));
+        }
         let rows = chooser.choose(&plan).map_err(|error| at_over(error, query))?;
         chooser.client(rows);
         Ok(chooser.finish())

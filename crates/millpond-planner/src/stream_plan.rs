@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use millpond_core::{ChangelogMode, OperatorUid};
 use millpond_operators::OperatorFactory;
@@ -43,6 +44,13 @@ pub enum NodeKind {
         /// Which of the connector's columns are read.
         projection: Vec<usize>,
         /// Computed columns and watermark.
+        event_time: Arc<EventTime>,
+    },
+    /// Gives rows that stand in the query, once.
+    Rows {
+        /// The rows.
+        rows: RecordBatch,
+        /// Passes them on as they are.
         event_time: Arc<EventTime>,
     },
     /// Computes.

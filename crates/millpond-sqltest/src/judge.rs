@@ -223,6 +223,8 @@ fn timing(watched: &[Watched]) -> Timing {
     let names: Vec<&str> = watched.iter().map(|watched| watched.node.kind.label()).collect();
     match names.contains(&WINDOWED) {
         _ if names.iter().any(|name| WAITING.contains(name)) => Timing::End,
+        // Batch knows all rows of VALUES from the start.
+        _ if watched.iter().any(|watched| matches!(watched.node.kind, NodeKind::Rows { .. })) => Timing::End,
         true if names.contains(&WINDOW_ROWS) => Timing::End,
         true => Timing::FinalWindows,
         false => Timing::Always,
@@ -252,7 +254,7 @@ impl Edge {
     }
 
     fn is_source(&self) -> bool {
-        matches!(self.watched.node.kind, NodeKind::Source { .. })
+        matches!(self.watched.node.kind, NodeKind::Source { .. } | NodeKind::Rows { .. })
     }
 
     fn take_epoch(&mut self) -> Result<()> {

@@ -49,7 +49,7 @@ pub(crate) fn instrument(plan: &mut StreamPlan) -> Vec<Watched> {
     for mut node in std::mem::take(&mut plan.nodes) {
         node.inputs.iter_mut().for_each(|input| *input = places[*input]);
         nodes.push(node.clone());
-        if matches!(node.kind, NodeKind::Source { .. } | NodeKind::Operator(_)) {
+        if matches!(node.kind, NodeKind::Source { .. } | NodeKind::Rows { .. } | NodeKind::Operator(_)) {
             let tape = Tape::default();
             nodes.push(recorder(&node, nodes.len() - 1, tape.clone()));
             watched.push(Watched { node, tape });

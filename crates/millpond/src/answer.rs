@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use millpond_core::{ChangelogBatch, Element, EpochMark, Error, Result};
+use millpond_core::{ChangelogBatch, Element, EpochMark, Error, ErrorKind, Result};
 use millpond_operators::fold::ChangelogFold;
 use millpond_planner::Presentation;
 use millpond_runtime::{JobHandle, JobMetrics};
@@ -117,6 +117,8 @@ pub struct Changes {
     schema: SchemaRef,
     elements: mpsc::Receiver<Result<Element>>,
     job: JobHandle,
+    /// A table read whose change events are taken at their word: they have no key.
+    unkeyed: Option<String>,
 }
 
 impl std::fmt::Debug for Changes {
@@ -126,9 +128,9 @@ impl std::fmt::Debug for Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(schema: SchemaRef, job: JobHandle) -> Result<Self> {
+    pub(crate) fn new(schema: SchemaRef, job: JobHandle, unkeyed: Option<String>) -> Result<Self> {
         let elements = job.client().ok_or_else(|| Error::internal("the query's result is taken already"))?;
-        Ok(Self { schema, elements, job })
+        Ok(Self { schema, elements, job, unkeyed })
     }
 
     /// Columns.
@@ -169,12 +171,26 @@ impl Changes {
         let mut fold = ChangelogFold::new(Arc::clone(&self.schema));
         while let Some(epoch) = self.next().await? {
             for batch in &epoch {
-                fold.add(batch)?;
+                fold.add(batch).map_err(|error| self.explained(error))?;
             }
         }
         let metrics = self.job.metrics();
         let rows = present(&self.schema, fold.into_batches()?, presentation)?;
         Ok(Rows { late: metrics.rows_late(), rejected: metrics.rows_rejected(), ..rows })
+    }
+}
+
+impl Changes {
+    /// A row that goes without having come is the events' fault where they are taken at their word.
+    fn explained(&self, error: Error) -> Error {
+        match &self.unkeyed {
+            Some(table) if error.kind() == ErrorKind::Internal => {
+                Error::data(format!("a change event of table {table:?} takes back a row that is not there"))
+                    .with_detail(error.message().to_string())
+                    .with_hint("if events are missing or come twice, declare a PRIMARY KEY: then rows replace each other by it")
+            }
+            _ => error,
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use millpond_connect::ConnectorTable;
+use millpond_connect::{ConnectorTable, given_rows};
 use millpond_core::{BadRows, Error, Result};
 use millpond_planner::{NodeId, NodeKind, StreamNode, StreamPlan};
 use millpond_runtime::{Exchange, Fragment, Head, JobGraph, OperatorNode, SinkNode, SourceNode, Tail};
@@ -78,6 +78,18 @@ impl Cut<'_> {
         let node = &self.plan.nodes[id];
         self.homes[id] = match &node.kind {
             NodeKind::Source { .. } => Home::Fragment(self.source(node)?),
+            NodeKind::Rows { rows, event_time } => {
+                let source = SourceNode {
+                    uid: node.uid.clone(),
+                    table: "VALUES".into(),
+                    connector: given_rows(rows.clone()),
+                    projection: (0..rows.num_columns()).collect(),
+                    event_time: Arc::clone(event_time),
+                    bad_rows: self.deployment.bad_rows,
+                    idle_timeout: self.deployment.idle_timeout,
+                };
+                Home::Fragment(self.new_fragment(1, Head::Source(source)))
+            }
             NodeKind::Operator(factory) => {
                 let operator = OperatorNode { uid: node.uid.clone(), factory: Arc::clone(factory) };
                 let fragment = self.fragment_for(&node.inputs)?;

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow::datatypes::{Schema, SchemaRef};
 use millpond_connect::ConnectorTable;
 use millpond_connect::factory::{TableSpec, open_table};
-use millpond_core::{Error, JobId, Location, Result};
+use millpond_core::{ChangelogMode, Error, JobId, Location, Result};
 use millpond_planner::{
-    BoundTable, CreateTable, CreateView, Insert, ParsedStatement, PlannedQuery, Planner, PlannerSettings,
-    Statement, StatementSource, StreamPlan, TableColumnKind, TableFacts, TableRows, ViewEntry,
-    is_unsupported, parse_one, split_statements,
+    BoundTable, CreateTable, CreateView, Insert, NodeKind, ParsedStatement, PlannedQuery, Planner,
+    PlannerSettings, Statement, StatementSource, StreamPlan, TableColumnKind, TableFacts, TableRows,
+    ViewEntry, is_unsupported, parse_one, split_statements,
 };
 use millpond_runtime::{Environment, JobGraph, JobOptions, RestartPolicy, start_job};
 use millpond_state::{Backend, StoreOptions};
@@ -507,7 +507,7 @@ impl Session {
         options.checkpoint_interval = None;
         options.checkpoint_every_rows = None;
         let job = start_job(self.cut(plan)?, options, environment)?;
-        Changes::new(schema, job)
+        Changes::new(schema, job, unkeyed_table(plan))
     }
 
     /// Answers a query by batch execution over the whole bounded input.
@@ -635,6 +635,16 @@ fn with_metadata_keys(bound: &BoundTable) -> SchemaRef {
         }
     }
     Arc::new(Schema::new(fields))
+}
+
+/// A table of the plan whose change events have no key.
+fn unkeyed_table(plan: &StreamPlan) -> Option<String> {
+    plan.nodes.iter().find_map(|node| match &node.kind {
+        NodeKind::Source { table, .. } if node.properties.mode == ChangelogMode::Retract => {
+            Some(table.clone())
+        }
+        _ => None,
+    })
 }
 
 /// A table without options is one that the engine keeps.

@@ -164,6 +164,7 @@ impl Chooser<'_> {
         match &node.kind {
             // Change events are one split, hence read by one task.
             NodeKind::Source { .. } => (node.properties.mode != ChangelogMode::Append).then(Vec::new),
+            NodeKind::Rows { .. } => Some(Vec::new()),
             NodeKind::Exchange(columns) => Some(columns.clone()),
             NodeKind::Operator(factory) => match factory.name() {
                 "Calc" => self.spread_behind_calc(id),
