@@ -15,6 +15,7 @@ mod choose;
 pub mod diagnostic;
 pub mod dialect;
 mod explain;
+mod fetch_clause;
 mod group_window;
 mod interval;
 mod operator_planner;

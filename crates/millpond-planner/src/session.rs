@@ -30,6 +30,7 @@ use millpond_core::{Error, Result};
 use sqlparser::ast;
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
+use crate::fetch_clause::with_limits;
 use crate::group_window::with_window_functions;
 use crate::plan_error::{carried, from_datafusion, nearest, unknown_function};
 use crate::select_names::distinctly_named;
@@ -177,7 +178,7 @@ impl<'a> Binder<'a> {
 
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
-        let query = distinctly_named(with_window_functions(query.clone())?);
+        let query = distinctly_named(with_window_functions(with_limits(query.clone())?)?);
         let statement = ast::Statement::Query(Box::new(query));
         let plan = SqlToRel::new(self)
             .sql_statement_to_plan(statement)
