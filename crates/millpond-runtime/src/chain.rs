@@ -59,6 +59,12 @@ impl Link {
         Self { uid, name, operator, context, wake_at: None, sent: None, bases: BTreeSet::new() }
     }
 
+    /// After a restore the operator is woken at once: what it waited for may have passed
+    /// meanwhile, and no row may come to tell it so.
+    pub(crate) fn wake_at_once(&mut self) {
+        self.wake_at = Some(Timestamp::MIN.saturating_add(1));
+    }
+
     fn process(&mut self, input: InputIndex, batch: ChangelogBatch) -> Result<Progress> {
         self.context.metrics.rows_in.add(batch.num_rows() as u64);
         self.operator.process(&mut self.context, input, batch)

@@ -106,6 +106,7 @@ impl Restored {
         }
         if snapshot.is_some() {
             link.operator.restored(watermark)?;
+            link.wake_at_once();
         }
         Ok(link)
     }

@@ -78,6 +78,7 @@ impl TaskBody {
         tails: Tails,
         context: TaskContext,
     ) -> Self {
+        context.signals.wake_at(number, chain.wake_at());
         Self { id, number, end, chain, tails, context, epoch: Epoch(1), epoch_begun: false, storing: None }
     }
 
