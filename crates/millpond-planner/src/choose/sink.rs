@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use millpond_core::{ChangelogMode, Error, Result};
@@ -135,13 +135,17 @@ impl Chooser<'_> {
 
     fn materialised(&mut self, rows: NodeId, key: Vec<usize>, conflict: Conflict) -> NodeId {
         let updated_by = self.updated_by(rows);
+        let state = match self.node(rows).properties.upsert_keys.first() {
+            Some(known) => StateBound::Keys(self.names(rows, known)),
+            None => StateBound::Unbounded("all rows of the query are kept by the sink's key".into()),
+        };
         let exchange = self.exchange(rows, key.clone());
         let node = self.node(exchange);
         let schema = Arc::clone(&node.schema);
         let operator = Operator {
             semantics: format!("{key:?} {}", conflict.name()),
             identity: None,
-            state: StateBound::Unbounded("all rows of the query are kept by the sink's key".into()),
+            state,
             inputs: vec![exchange],
             mode: ChangelogMode::Retract,
             upsert_keys: vec![key.clone()],
@@ -152,6 +156,12 @@ impl Chooser<'_> {
             factory: Arc::new(SinkMaterializeFactory { schema, keys: key, conflict }),
         };
         self.add_operator(operator)
+    }
+
+    fn names(&self, id: NodeId, columns: &[usize]) -> String {
+        let schema = &self.node(id).schema;
+        let names: Vec<&str> = columns.iter().map(|column| schema.field(*column).name().as_str()).collect();
+        names.join(", ")
     }
 
     /// Columns by whose values a node's rows are spread over tasks, each row's changes in order;
@@ -173,10 +183,30 @@ impl Chooser<'_> {
                     _ => None,
                 },
                 "ChangelogNormalize" => node.properties.upsert_keys.first().cloned(),
+                "Deduplicate" | "TopN" => self.spread_by_name(id),
                 _ => None,
             },
             NodeKind::Sink(_) | NodeKind::Client => None,
         }
+    }
+
+    /// Behind an operator that passes columns of its input on: those of its exchange, where their
+    /// names leave no doubt.
+    fn spread_by_name(&self, id: NodeId) -> Option<Vec<usize>> {
+        let node = self.node(id);
+        let input = self.node(node.inputs[0]);
+        let NodeKind::Exchange(columns) = &input.kind else { return None };
+        let place = |schema: &SchemaRef, name: &str| {
+            let mut places = (0..schema.fields().len()).filter(|place| schema.field(*place).name() == name);
+            places.next().filter(|_| places.next().is_none())
+        };
+        let passed = |column: &usize| {
+            let field = input.schema.field(*column);
+            place(&input.schema, field.name())?;
+            place(&node.schema, field.name())
+                .filter(|place| node.schema.field(*place).data_type() == field.data_type())
+        };
+        columns.iter().map(passed).collect()
     }
 
     fn spread_behind_calc(&self, id: NodeId) -> Option<Vec<usize>> {
