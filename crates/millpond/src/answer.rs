@@ -169,7 +169,7 @@ impl Changes {
     /// All rows of a bounded query: the folded changes, presented.
     pub(crate) async fn fold(mut self, presentation: &Presentation) -> Result<Rows> {
         let mut fold = ChangelogFold::new(Arc::clone(&self.schema));
-        while let Some(epoch) = self.next().await? {
+        while let Some(epoch) = self.next().await.map_err(|error| self.explained(error))? {
             for batch in &epoch {
                 fold.add(batch).map_err(|error| self.explained(error))?;
             }
@@ -184,7 +184,9 @@ impl Changes {
     /// A row that goes without having come is the events' fault where they are taken at their word.
     fn explained(&self, error: Error) -> Error {
         match &self.unkeyed {
-            Some(table) if error.kind() == ErrorKind::Internal => {
+            Some(table)
+                if error.kind() == ErrorKind::Internal && error.message().contains("invariant 4") =>
+            {
                 Error::data(format!("a change event of table {table:?} takes back a row that is not there"))
                     .with_detail(error.message().to_string())
                     .with_hint("if events are missing or come twice, declare a PRIMARY KEY: then rows replace each other by it")
