@@ -237,6 +237,11 @@ pub(crate) fn part_path(uid: &OperatorUid, table: &str, name: PartName) -> Strin
     format!("shared/{}/{}/{name}", folder_name("op", &uid.0), folder_name("table", table))
 }
 
+/// Where a part lies in a savepoint's folder.
+pub(crate) fn savepoint_part_path(uid: &OperatorUid, table: &str, name: PartName) -> String {
+    format!("{}/{}/{name}", folder_name("op", &uid.0), folder_name("table", table))
+}
+
 /// `<kind>=<name>` with everything but letters, digits, `_`, `-` and `.` as `%XX`; a long name is
 /// cut and told apart by its checksum, since a file system allows 255 bytes.
 fn folder_name(kind: &str, name: &str) -> String {

@@ -11,6 +11,7 @@
 
 pub mod column;
 mod files;
+pub mod inspect;
 pub mod key_index;
 pub mod keyed_rows;
 pub mod metadata;
@@ -18,6 +19,7 @@ pub mod multimap_table;
 pub mod reader;
 #[cfg(feature = "rocksdb")]
 mod rocks;
+pub mod savepoint;
 mod snapshot;
 pub mod store;
 pub mod table;
@@ -25,10 +27,14 @@ pub mod value_table;
 pub mod window_table;
 
 pub use column::{StateColumn, StateValues};
+pub use inspect::{FoundSnapshot, TableDifference, compare, find_snapshots};
 pub use key_index::{KeyIndex, NO_SLOT};
 pub use keyed_rows::KeyedRows;
 pub use multimap_table::{MultimapSpec, MultimapTable};
 pub use reader::SnapshotReader;
+pub use savepoint::{
+    SavepointReport, Snapshot, TableDefs, bytes_of, prepare_savepoint, rows_of, write_savepoint,
+};
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
     StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,

@@ -69,6 +69,16 @@ fn checksum(head: &str) -> String {
 ///
 /// Errors: *Corrupt* when it is not what was written, *Invalid* when another version wrote it.
 pub(crate) fn read(folder: &Path, checkpoint: CheckpointId) -> Result<Option<CheckpointMetadata>> {
+    let Some(metadata) = read_any(folder)? else { return Ok(None) };
+    if metadata.checkpoint == checkpoint {
+        return Ok(Some(metadata));
+    }
+    let path = folder.join(FILE);
+    Err(Error::corrupt(format!("{path:?} is of checkpoint {}", metadata.checkpoint)))
+}
+
+/// Reads the metadata that lies in a folder, whatever checkpoint it is of.
+pub(crate) fn read_any(folder: &Path) -> Result<Option<CheckpointMetadata>> {
     let path = folder.join(FILE);
     let content = match fs::read(&path) {
         Ok(content) => content,
@@ -77,11 +87,7 @@ pub(crate) fn read(folder: &Path, checkpoint: CheckpointId) -> Result<Option<Che
         }
         Err(error) => return Err(files::read_failure(&path, &error)),
     };
-    let metadata = decode(&content).map_err(|error| error.context(format!("{path:?}")))?;
-    if metadata.checkpoint != checkpoint {
-        return Err(Error::corrupt(format!("{path:?} is of checkpoint {}", metadata.checkpoint)));
-    }
-    Ok(Some(metadata))
+    decode(&content).map(Some).map_err(|error| error.context(format!("{path:?}")))
 }
 
 /// Checks the CRC32C of a sealed text.
@@ -184,6 +190,7 @@ mod tests {
             checkpoint: CheckpointId(4),
             kind: "checkpoint".into(),
             trigger: "manual".into(),
+            mode: "exactly_once".into(),
             triggered_at: Timestamp(1),
             completed_at: Timestamp(2),
             max_parallelism: 256,

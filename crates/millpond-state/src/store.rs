@@ -36,7 +36,7 @@ use crate::table::{Delta, TableDef, TableKind};
 mod filesystem;
 mod ledger;
 mod memory;
-mod part_list;
+pub(crate) mod part_list;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 mod tables;
@@ -158,8 +158,11 @@ pub struct CheckpointMetadata {
     pub checkpoint: CheckpointId,
     /// `checkpoint` or `savepoint`.
     pub kind: String,
-    /// `interval`, `every-rows`, `manual`, `end-of-input`, `stop`.
+    /// `interval`, `every-rows`, `external`, `manual`, `savepoint`, `end-of-input`, `stop`, `drain`.
     pub trigger: String,
+    /// `exactly_once` or `at_least_once`.
+    #[serde(default = "exactly_once")]
+    pub mode: String,
     /// When it was asked for (processing time, microseconds).
     pub triggered_at: Timestamp,
     /// When its last part was durable.
@@ -172,6 +175,11 @@ pub struct CheckpointMetadata {
     pub operators: BTreeMap<OperatorUid, OperatorSnapshot>,
     /// RocksDB's hard-linked files, if any: a folder below the job's folder.
     pub native: Option<String>,
+}
+
+/// Metadata that does not say it is of the only mode there was.
+fn exactly_once() -> String {
+    "exactly_once".into()
 }
 
 /// A completed or failed checkpoint as `SHOW CHECKPOINTS` lists it is kept by the coordinator;

@@ -84,6 +84,8 @@ impl Folder {
             let (kept, generation) = self.survey_checkpoint(checkpoint)?;
             seen.generation = seen.generation.max(generation);
             if let Some(kept) = kept {
+                // Also when it is damaged: with GENERATION lost too, nothing else knows of it.
+                seen.completed = seen.completed.max(checkpoint);
                 ledger.keep(checkpoint, kept);
             }
         }

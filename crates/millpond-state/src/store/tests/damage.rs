@@ -63,7 +63,9 @@ fn damage(folder: &Path, random: &mut Random) -> String {
     }
 }
 
+/// `CORRUPTIONS=10000 cargo test -p millpond-state damage` for more rounds.
 fn torture(backend: Backend, rounds: u64) {
+    let rounds = option_env!("CORRUPTIONS").and_then(|rounds| rounds.parse().ok()).unwrap_or(rounds);
     let original = tempfile::tempdir().unwrap();
     let history = damaged_soon(backend, original.path());
     let mut survivors = 0;

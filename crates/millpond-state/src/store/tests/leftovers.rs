@@ -168,3 +168,20 @@ fn a_part_lost_while_running_is_replaced_by_a_base() {
     job.checkpoint();
     job.verify();
 }
+
+/// Sinks may have committed up to it: that it is damaged does not make it forgotten, even when the
+/// file that remembers is damaged as well.
+#[test]
+fn a_damaged_checkpoint_is_remembered_without_its_generation_file() {
+    let cut_part = |folder: &Path| fs::write(part_of_newest(folder), b"PAR1").unwrap();
+    let cut_metadata = |folder: &Path| fs::write(folder.join("chk-4/metadata.json"), b"{").unwrap();
+    for damage in [cut_part as fn(&Path), cut_metadata] {
+        let leave = |folder: &Path| {
+            damage(folder);
+            fs::write(folder.join("GENERATION"), b"PAR1").unwrap();
+        };
+        let (_folder, valid, job) = after(leave, Verify::Size);
+        assert_eq!(valid, [3, 2]);
+        assert_eq!(job.store().newest_completed(), CheckpointId(4));
+    }
+}

@@ -113,6 +113,23 @@ impl Tables {
             multimap: Shape::new("multi map", TableKind::Multimap),
         }
     }
+    /// The definitions of all tables.
+    pub(super) fn defs(&self) -> impl Iterator<Item = &TableDef> {
+        self.all().into_iter().map(|shape| &shape.def)
+    }
+
+    /// Reads a snapshot by so many tasks.
+    pub(super) fn read_from(&self, snapshot: &crate::savepoint::Snapshot, tasks: usize) -> Contents {
+        let mut contents = Contents::default();
+        for (shape, rows) in self.all().into_iter().zip(&mut contents) {
+            for task in 0..tasks {
+                let range = KeyGroupRange::of_task(task, tasks, GROUPS);
+                shape.collect(&snapshot.read_table(&uid(), &shape.def, range).unwrap(), rows);
+            }
+        }
+        contents
+    }
+
     fn all(&self) -> [&Shape; 3] {
         [&self.value, &self.window, &self.multimap]
     }
@@ -359,6 +376,7 @@ pub(super) fn metadata(
         checkpoint,
         kind: "checkpoint".into(),
         trigger: "manual".into(),
+        mode: "exactly_once".into(),
         triggered_at: Timestamp(0),
         completed_at: Timestamp(0),
         max_parallelism: GROUPS,
