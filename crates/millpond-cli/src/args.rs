@@ -65,6 +65,36 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 pub(crate) enum Command {
     /// Run sqllogictest files
     Test(TestArgs),
+    /// Look at the checkpoints and savepoints in a stopped engine's files
+    #[command(subcommand)]
+    Checkpoints(CheckpointsCommand),
+}
+
+/// `millpond checkpoints`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointsCommand {
+    /// All checkpoints and savepoints below a folder
+    List {
+        /// A data directory, a job's folder or a savepoint's
+        dir: PathBuf,
+    },
+    /// The operators and state tables of one
+    Inspect {
+        /// A folder with metadata.json, or a job's folder: its newest checkpoint
+        dir: PathBuf,
+    },
+    /// Read every file and check it against its checksum; exit status 1 when one is damaged
+    Verify {
+        /// A data directory, a job's folder or a savepoint's
+        dir: PathBuf,
+    },
+    /// How the rows of each state table differ between two
+    Diff {
+        /// The earlier one
+        first: PathBuf,
+        /// The later one
+        second: PathBuf,
+    },
 }
 
 /// `millpond test`.

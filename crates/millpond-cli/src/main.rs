@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use millpond::{Engine, EngineOptions, Result};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, CheckpointsCommand, Command};
 use crate::render::Printer;
 
 fn main() -> ExitCode {
@@ -46,8 +46,15 @@ async fn run(args: Args) -> ExitCode {
             Err(error) => fail(&millpond::render(&error, None, "", 0)),
         };
     }
+    if let Some(Command::Checkpoints(command)) = &args.command {
+        return checkpoints(command, &Printer::new(&args));
+    }
     match open(&args) {
         Ok(engine) => {
+            #[cfg(unix)]
+            if let Err(error) = engine.checkpoint_on_signal() {
+                return fail(&millpond::render(&error, None, "", 0));
+            }
             let printer = Printer::new(&args);
             if args.command_text.is_empty() && args.file.is_none() && std::io::stdin().is_terminal() {
                 shell::run(engine, printer).await
@@ -55,6 +62,22 @@ async fn run(args: Args) -> ExitCode {
                 script::run(engine, &args, printer).await
             }
         }
+        Err(error) => fail(&millpond::render(&error, None, "", 0)),
+    }
+}
+
+fn checkpoints(command: &CheckpointsCommand, printer: &Printer) -> ExitCode {
+    let shown = match command {
+        CheckpointsCommand::List { dir } => millpond::list_snapshots(dir).map(|rows| (rows, true)),
+        CheckpointsCommand::Inspect { dir } => millpond::inspect_snapshot(dir).map(|rows| (rows, true)),
+        CheckpointsCommand::Verify { dir } => millpond::verify_snapshots(dir),
+        CheckpointsCommand::Diff { first, second } => {
+            millpond::compare_snapshots(first, second).map(|rows| (rows, true))
+        }
+    };
+    match shown.and_then(|(rows, whole)| printer.rows(&rows, "UTC").map(|()| whole)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         Err(error) => fail(&millpond::render(&error, None, "", 0)),
     }
 }

@@ -46,7 +46,9 @@ pub use planner::{ColumnDescription, Planner};
 pub use relation_names::relation_names;
 pub use session::PlannerSettings;
 pub use sql_type::{arrow_type, sql_type};
-pub use statement::{CreateTable, CreateView, ExplainKind, Insert, ParsedStatement, Show, Statement};
+pub use statement::{
+    CreateTable, CreateView, ExplainKind, Insert, ParsedStatement, Show, Statement, StopSavepoint,
+};
 pub use stream_plan::{
     NodeId, NodeKind, PlannedQuery, Presentation, SinkTarget, StateBound, StreamNode, StreamPlan,
     StreamProperties,

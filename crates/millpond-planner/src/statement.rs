@@ -80,16 +80,60 @@ pub enum Statement {
         /// The job; `None` for all.
         job: Option<u64>,
     },
-    /// `STOP JOB id`: a last checkpoint, then the end.
+    /// `CREATE SAVEPOINT 'folder' FOR JOB id`.
+    CreateSavepoint {
+        /// The job.
+        job: u64,
+        /// The folder; its own.
+        folder: String,
+    },
+    /// `STOP JOB id [WITH SAVEPOINT ['folder']] [WITH DRAIN]`: a last checkpoint, then the end.
     StopJob {
         /// The job.
         job: u64,
+        /// Whether the last checkpoint is also written as a savepoint.
+        savepoint: StopSavepoint,
+        /// Whether the input counts as ended, so that windows are closed.
+        drain: bool,
+    },
+    /// `ALTER JOB id SET ('k' = 'v', …)`.
+    AlterJob {
+        /// The job.
+        job: u64,
+        /// Keys and values, with the place of each key.
+        options: Vec<(String, String, Location)>,
+    },
+    /// `DESCRIBE CHECKPOINT n [FOR JOB id]`.
+    DescribeCheckpoint {
+        /// The checkpoint's number, or the folder of a savepoint or checkpoint.
+        checkpoint: String,
+        /// The job; `None` for the only one that has such a checkpoint.
+        job: Option<u64>,
+    },
+    /// `EXPLAIN RESTORE FROM 'place' statement`: what of a snapshot's state the statement's job
+    /// would keep.
+    ExplainRestore {
+        /// A savepoint or checkpoint.
+        place: String,
+        /// The INSERT or statement set.
+        statement: Box<Statement>,
     },
     /// `CANCEL JOB id`: the end, at once.
     CancelJob {
         /// The job.
         job: u64,
     },
+}
+
+/// Whether a stopped job leaves a savepoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopSavepoint {
+    /// None.
+    None,
+    /// Below `state.savepoints.dir`.
+    Default,
+    /// In this folder.
+    In(String),
 }
 
 /// `SHOW …`.

@@ -15,9 +15,10 @@ use futures::future::BoxFuture;
 use millpond_connect::{ReaderContext, SinkContext};
 use millpond_core::limits::CHANNEL_ELEMENTS_MAX;
 use millpond_core::{
-    CheckpointId, Element, Error, KeyGroupRange, OperatorMetrics, Result, SourceMetrics, TaskId,
+    CheckpointId, Element, Error, ErrorKind, KeyGroupRange, OperatorMetrics, Result, SourceMetrics, TaskId,
 };
 use millpond_operators::{BuildContext, InputIndex};
+use millpond_state::Verify;
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
 
@@ -25,7 +26,7 @@ use crate::align::AlignedInputs;
 use crate::background::Background;
 use crate::chain::Chain;
 use crate::clock::{EpochGate, Signals};
-use crate::coordinator::{Coordinator, CoordinatorOptions};
+use crate::coordinator::Coordinator;
 use crate::driver::{Driver, DriverParts, Tasks};
 use crate::exchange::EdgeWriter;
 use crate::graph::{Exchange, Fragment, Head, JobGraph, SinkNode, SourceNode, Tail};
@@ -42,7 +43,9 @@ use crate::task::{self, TaskBody, TaskContext};
 #[derive(Debug, Clone)]
 pub(crate) struct Deployable {
     pub(crate) graph: Arc<JobGraph>,
+    /// As of the last start; [`Deployable::changes`] has them as they are now.
     pub(crate) options: Arc<JobOptions>,
+    pub(crate) changes: watch::Receiver<Arc<JobOptions>>,
     pub(crate) environment: Environment,
     pub(crate) history: Arc<History>,
     pub(crate) background: Background,
@@ -98,8 +101,33 @@ pub(crate) async fn deploy(
     next_checkpoint: CheckpointId,
     tasks: &mut Tasks,
 ) -> Result<Deployed> {
+    let verify = job.options.verify;
+    match deploy_verified(job, attempt > 0, verify, next_checkpoint, tasks).await {
+        // Looked at closely now, the damaged checkpoint is left out.
+        Err(error) if error.kind() == ErrorKind::Corrupt && verify == Verify::Size => {
+            tracing::warn!(job = %job.options.job, %error, "restore met a damaged file; looking for an older checkpoint");
+            // Operators of other tasks may still be reading.
+            job.background.join().await;
+            let again = deploy_verified(job, true, Verify::Crc, next_checkpoint, tasks).await;
+            again.map_err(|other| {
+                let detail = other.detail().map(|detail| format!("; {detail}")).unwrap_or_default();
+                other.with_detail(format!("{}{detail}", error.message()))
+            })
+        }
+        deployed => deployed,
+    }
+}
+
+/// As [`deploy`], with checkpoints checked so closely before one is chosen.
+async fn deploy_verified(
+    job: &Deployable,
+    repeated: bool,
+    verify: Verify,
+    next_checkpoint: CheckpointId,
+    tasks: &mut Tasks,
+) -> Result<Deployed> {
     let sinks = Arc::new(sinks_of(&job.graph));
-    let restored = recover(job, attempt > 0, Arc::clone(&sinks)).await?;
+    let restored = recover(job, repeated, verify, Arc::clone(&sinks)).await?;
     if restored.is_finished() {
         return Ok(Deployed::AlreadyFinished);
     }
@@ -134,10 +162,11 @@ pub(crate) async fn deploy(
     };
     deployment.spawn_all(tasks).await?;
     let coordinator =
-        Coordinator::new(coordinator_options(&job.options), ids, next_checkpoint, context.clock.now());
+        Coordinator::new(job.options.of_coordinator(), ids, next_checkpoint, context.clock.now());
     let driver = Driver::new(DriverParts {
         context,
         options: Arc::clone(&job.options),
+        changes: job.changes.clone(),
         history: Arc::clone(&job.history),
         sinks,
         controls: deployment.controls,
@@ -147,21 +176,16 @@ pub(crate) async fn deploy(
     Ok(Deployed::Running(Box::new(driver), deployment.counters))
 }
 
-async fn recover(job: &Deployable, repeated: bool, sinks: Arc<Vec<SinkNode>>) -> Result<Restored> {
-    let (graph, options) = (Arc::clone(&job.graph), Arc::clone(&job.options));
+async fn recover(
+    job: &Deployable,
+    repeated: bool,
+    verify: Verify,
+    sinks: Arc<Vec<SinkNode>>,
+) -> Result<Restored> {
+    let (graph, options) = (Arc::clone(&job.graph), JobOptions { verify, ..(*job.options).clone() });
     let (store, background) = (Arc::clone(&job.environment.store), job.background.clone());
     let work = move || Restored::recover(repeated, &graph, &sinks, &options, store.as_ref(), &background);
     job.background.run(work).await
-}
-
-fn coordinator_options(options: &JobOptions) -> CoordinatorOptions {
-    CoordinatorOptions {
-        interval: options.checkpoint_interval,
-        every_rows: options.checkpoint_every_rows,
-        timeout: options.checkpoint_timeout,
-        min_pause: options.min_pause,
-        tolerable_failures: options.tolerable_failures,
-    }
 }
 
 fn tasks_of(fragment: usize, graph: &JobGraph) -> impl Iterator<Item = TaskId> + use<> {

@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use millpond_core::{Error, Result};
 use tokio::sync::oneshot;
@@ -67,15 +68,20 @@ impl Background {
         self.shared.halted.load(Ordering::SeqCst)
     }
 
-    /// Waits until all work has ended.
+    /// Waits until all work has ended. The work stays where it is, so that a wait that is given up
+    /// (the job is cancelled meanwhile) leaves it to the next one.
     pub(crate) async fn join(&self) {
-        loop {
-            let mut running = std::mem::take(&mut *self.running());
-            if running.is_empty() {
-                return;
+        std::future::poll_fn(|context| {
+            let mut running = self.running();
+            loop {
+                match running.poll_join_next(context) {
+                    Poll::Ready(Some(_)) => {}
+                    Poll::Ready(None) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
             }
-            while running.join_next().await.is_some() {}
-        }
+        })
+        .await;
     }
 
     fn running(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -114,6 +120,22 @@ mod tests {
         let error = background.run(|| -> Result<()> { panic!("oh {}", 1) }).await.unwrap_err();
         assert_eq!(error, Error::internal("background work panicked: oh 1"));
         background.join().await;
+    }
+
+    /// A job that is cancelled while it waits must not be taken for ended.
+    #[tokio::test]
+    async fn a_wait_that_is_given_up_leaves_the_work_to_the_next() {
+        let background = Background::default();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let work =
+            background.start(move || released.recv().map_err(|error| Error::internal(error.to_string())));
+        {
+            let mut given_up = std::pin::pin!(background.join());
+            assert!(futures::poll!(given_up.as_mut()).is_pending());
+        }
+        release.send(()).unwrap();
+        background.join().await;
+        assert_eq!(work.await.unwrap(), Ok(()));
     }
 
     #[tokio::test]

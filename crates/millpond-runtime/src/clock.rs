@@ -49,6 +49,11 @@ impl EpochClock {
         Self { interval, in_flight_max: in_flight_max.max(1), open: Epoch(1), last_time: Timestamp::MIN }
     }
 
+    /// Epochs end at another age from now on.
+    pub(crate) fn alter(&mut self, interval: i64) {
+        self.interval = interval;
+    }
+
     /// The epoch that is open.
     pub(crate) fn open(&self) -> Epoch {
         self.open

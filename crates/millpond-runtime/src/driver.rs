@@ -10,26 +10,30 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use millpond_core::clock::Stopwatch;
 use millpond_core::{Barrier, CheckpointId, Error, Result, TaskId, Timestamp};
-use millpond_state::{CheckpointMetadata, StateStore};
-use tokio::sync::{mpsc, oneshot};
+use millpond_state::SavepointReport;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use crate::background::{Background, panicked};
+use crate::background::panicked;
 use crate::clock::{EpochClock, Observed};
-use crate::coordinator::{Action, Coordinator, Event, Trigger};
+use crate::coordinator::{Coordinator, Event, Trigger};
 use crate::flush::Flushes;
 use crate::graph::SinkNode;
 use crate::options::JobOptions;
 use crate::pending::Pending;
-use crate::report::{CheckpointReport, CheckpointStatus, History};
-use crate::snapshot::{SnapshotEvent, TaskSnapshot};
+use crate::report::{CheckpointReport, History};
+use crate::snapshot::SnapshotEvent;
 use crate::source::{Control, End, EndEpoch};
 use crate::task::TaskContext;
 use crate::timer::sleep_until;
+
+mod checkpoints;
+
+use checkpoints::{Completion, Started};
 
 /// The running tasks of an attempt.
 pub(crate) type Tasks = JoinSet<(TaskId, Result<()>)>;
@@ -47,17 +51,36 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Make a checkpoint.
-    Checkpoint(oneshot::Sender<Result<CheckpointReport>>),
+    Checkpoint { trigger: Trigger, reply: oneshot::Sender<Result<CheckpointReport>> },
+    /// Make a checkpoint and write it into a folder of the user.
+    Savepoint { folder: PathBuf, reply: oneshot::Sender<Result<SavepointReport>> },
     /// Make a last checkpoint and end.
-    Stop,
+    Stop(Stop),
     /// Let the sources deliver what is ready, close the epoch, wait until it has passed.
     EndEpoch(oneshot::Sender<Result<()>>),
+}
+
+/// How a job is to be stopped.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    /// [`Trigger::Stop`] or [`Trigger::Drain`].
+    pub(crate) trigger: Trigger,
+    /// Where the last checkpoint is to be written too.
+    pub(crate) savepoint: Option<(PathBuf, oneshot::Sender<Result<SavepointReport>>)>,
+}
+
+/// Who waits for a checkpoint.
+#[derive(Debug)]
+enum Waiter {
+    Checkpoint(oneshot::Sender<Result<CheckpointReport>>),
+    Savepoint { folder: PathBuf, reply: oneshot::Sender<Result<SavepointReport>> },
 }
 
 /// Drives one attempt.
 pub(crate) struct Driver {
     context: TaskContext,
     options: Arc<JobOptions>,
+    changes: watch::Receiver<Arc<JobOptions>>,
     history: Arc<History>,
     sinks: Arc<Vec<SinkNode>>,
     controls: Vec<mpsc::Sender<Control>>,
@@ -66,10 +89,11 @@ pub(crate) struct Driver {
     coordinator: Coordinator,
     pending: Pending,
     flushes: Flushes,
-    /// The checkpoint under way.
-    started: Option<Started>,
+    /// The checkpoints under way.
+    started: BTreeMap<CheckpointId, Started>,
+    /// The one whose metadata is being written; one after the other.
     completing: Option<oneshot::Receiver<Result<Completion>>>,
-    requests: HashMap<u64, oneshot::Sender<Result<CheckpointReport>>>,
+    waiters: HashMap<u64, Waiter>,
     requests_made: u64,
     stop_asked: bool,
     end_asked: bool,
@@ -82,33 +106,12 @@ pub(crate) struct Driver {
 pub(crate) struct DriverParts {
     pub(crate) context: TaskContext,
     pub(crate) options: Arc<JobOptions>,
+    pub(crate) changes: watch::Receiver<Arc<JobOptions>>,
     pub(crate) history: Arc<History>,
     pub(crate) sinks: Arc<Vec<SinkNode>>,
     pub(crate) controls: Vec<mpsc::Sender<Control>>,
     pub(crate) snapshot_events: mpsc::Receiver<Result<SnapshotEvent>>,
     pub(crate) coordinator: Coordinator,
-}
-
-/// A checkpoint under way.
-#[derive(Debug)]
-struct Started {
-    checkpoint: CheckpointId,
-    trigger: Trigger,
-    triggered_at: Timestamp,
-    stopwatch: Stopwatch,
-    /// Whether its barrier is still to be sent.
-    awaits_mark: bool,
-    snapshots: BTreeMap<TaskId, TaskSnapshot>,
-}
-
-/// How the commit of a checkpoint has gone.
-#[derive(Debug)]
-enum Completion {
-    Committed,
-    /// The checkpoint does not exist.
-    NotDurable(Error),
-    /// The checkpoint exists, but a sink has not committed: a restart will.
-    SinkFailed(Error),
 }
 
 impl Driver {
@@ -117,6 +120,7 @@ impl Driver {
             clock: EpochClock::new(parts.options.epoch_interval, parts.options.in_flight_max),
             context: parts.context,
             options: parts.options,
+            changes: parts.changes,
             history: parts.history,
             sinks: parts.sinks,
             controls: parts.controls,
@@ -124,9 +128,9 @@ impl Driver {
             coordinator: parts.coordinator,
             pending: Pending::default(),
             flushes: Flushes::default(),
-            started: None,
+            started: BTreeMap::new(),
             completing: None,
-            requests: HashMap::new(),
+            waiters: HashMap::new(),
             requests_made: 0,
             stop_asked: false,
             end_asked: false,
@@ -154,6 +158,7 @@ impl Driver {
                 () = signals.rung() => {}
                 Some(event) = self.snapshot_events.recv() => self.take_snapshot(event?)?,
                 Some(command) = commands.recv() => self.obey(command)?,
+                Ok(()) = self.changes.changed() => self.alter(),
                 Some(joined) = tasks.join_next() => joined_well(joined)?,
                 completion = answered(&mut self.completing) => self.completed(completion?)?,
                 () = sleep_until(clock.as_ref(), wake) => {}
@@ -218,7 +223,7 @@ impl Driver {
     }
 
     fn awaits_mark(&self) -> bool {
-        self.started.as_ref().is_some_and(|started| started.awaits_mark)
+        self.started.values().any(|started| started.awaits_mark)
     }
 
     /// Closes the open epoch; answers whether it did. When every epoch is to carry a barrier it
@@ -232,10 +237,10 @@ impl Driver {
         }
         let epoch = self.clock.open();
         let time = self.context.gate.time(epoch, now);
-        let started = self.started.as_mut().filter(|started| started.awaits_mark);
-        let trigger = started.map(|started| {
+        let started = self.started.iter_mut().find(|(_, started)| started.awaits_mark);
+        let trigger = started.map(|(checkpoint, started)| {
             started.awaits_mark = false;
-            (started.checkpoint, started.trigger)
+            (*checkpoint, started.trigger)
         });
         if self.flushes.demand(now, self.context.signals.is_quiet(), &self.context.signals) {
             self.flushes.closed(epoch);
@@ -244,6 +249,7 @@ impl Driver {
         self.ended = match trigger {
             Some((_, Trigger::EndOfInput)) => Some(End::Input),
             Some((_, Trigger::Stop)) => Some(End::Stop),
+            Some((_, Trigger::Drain)) => Some(End::Drain),
             _ => self.end_wanted.then_some(End::Input),
         };
         self.clock.close(time);
@@ -274,9 +280,9 @@ impl Driver {
 
     /// The attempt is over when all tasks have ended well and no checkpoint is under way.
     fn outcome(&self, tasks: &Tasks) -> Option<Outcome> {
-        let over = tasks.is_empty() && self.started.is_none();
+        let over = tasks.is_empty() && self.started.is_empty();
         match self.ended.filter(|_| over)? {
-            End::Input => Some(Outcome::Finished),
+            End::Input | End::Drain => Some(Outcome::Finished),
             End::Stop => Some(Outcome::Stopped),
         }
     }
@@ -284,15 +290,19 @@ impl Driver {
     fn obey(&mut self, command: Command) -> Result<()> {
         let now = self.now();
         match command {
-            Command::Checkpoint(reply) => {
-                self.requests_made += 1;
-                self.requests.insert(self.requests_made, reply);
-                let request = Some(self.requests_made);
-                self.coordinate(now, Event::Request { trigger: Trigger::Manual, request })
+            Command::Checkpoint { trigger, reply } => {
+                let request = Some(self.expect(Waiter::Checkpoint(reply)));
+                self.coordinate(now, Event::Request { trigger, request })
             }
-            Command::Stop => {
+            Command::Savepoint { folder, reply } => {
+                let request = Some(self.expect(Waiter::Savepoint { folder, reply }));
+                self.coordinate(now, Event::Request { trigger: Trigger::Savepoint, request })
+            }
+            Command::Stop(Stop { trigger, savepoint }) => {
                 self.stop_asked = true;
-                self.coordinate(now, Event::Request { trigger: Trigger::Stop, request: None })
+                let waiter = savepoint.map(|(folder, reply)| Waiter::Savepoint { folder, reply });
+                let request = waiter.map(|waiter| self.expect(waiter));
+                self.coordinate(now, Event::Request { trigger, request })
             }
             Command::EndEpoch(reply) => {
                 self.flushes.ask(reply);
@@ -301,185 +311,24 @@ impl Driver {
         }
     }
 
-    /// A task has stored its state, or could not. What its sinks have prepared is owed either way.
-    fn take_snapshot(&mut self, event: SnapshotEvent) -> Result<()> {
-        let SnapshotEvent { task, checkpoint, committables, stored } = event;
-        for (uid, committable) in committables {
-            self.pending.add(uid, checkpoint, committable);
-        }
-        let event = match stored {
-            Ok(snapshot) => {
-                if let Some(started) =
-                    self.started.as_mut().filter(|started| started.checkpoint == checkpoint)
-                {
-                    started.snapshots.insert(task, snapshot);
-                }
-                Event::Acked { checkpoint, task }
-            }
-            Err(reason) => Event::Declined { checkpoint, task, reason },
-        };
-        self.coordinate(self.now(), event)
+    /// Remembers who waits, under a number.
+    fn expect(&mut self, waiter: Waiter) -> u64 {
+        self.requests_made += 1;
+        self.waiters.insert(self.requests_made, waiter);
+        self.requests_made
     }
 
-    fn coordinate(&mut self, now: Timestamp, event: Event) -> Result<()> {
-        for action in self.coordinator.step(now, event) {
-            self.act(now, action)?;
-        }
-        Ok(())
-    }
-
-    fn act(&mut self, now: Timestamp, action: Action) -> Result<()> {
-        match action {
-            Action::Start { checkpoint, trigger } => {
-                self.started = Some(Started {
-                    checkpoint,
-                    trigger,
-                    triggered_at: now,
-                    stopwatch: Stopwatch::start(),
-                    awaits_mark: true,
-                    snapshots: BTreeMap::new(),
-                });
-            }
-            Action::Complete { .. } => self.complete(now)?,
-            Action::Abort { checkpoint, reason } => self.abort(checkpoint, reason),
-            Action::Reply { request, result } => self.reply(request, result),
-            Action::Fail(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// All tasks have acknowledged: the rest is background work.
-    fn complete(&mut self, now: Timestamp) -> Result<()> {
-        let metadata = self.metadata(now)?;
-        let (store, sinks) = (Arc::clone(&self.context.store), Arc::clone(&self.sinks));
-        let (pending, background) = (self.pending.clone(), self.context.background.clone());
-        let retained = self.options.retained;
-        let work = move || Ok(commit(metadata, &pending, &sinks, retained, store.as_ref(), &background));
-        self.completing = Some(self.context.background.start(work));
-        Ok(())
-    }
-
-    fn metadata(&self, now: Timestamp) -> Result<CheckpointMetadata> {
-        let started = self.started.as_ref().ok_or_else(|| Error::internal("no checkpoint is under way"))?;
-        let mut operators = BTreeMap::new();
-        for (task, snapshot) in &started.snapshots {
-            snapshot.add_to(task.index, &mut operators);
-        }
-        self.pending.add_to(&self.sinks, &mut operators)?;
-        Ok(CheckpointMetadata {
-            format: "millpond-checkpoint/1".into(),
-            engine_version: env!("CARGO_PKG_VERSION").into(),
-            job: self.options.job.clone(),
-            generation: self.context.store.generation(),
-            checkpoint: started.checkpoint,
-            kind: "checkpoint".into(),
-            trigger: started.trigger.name().into(),
-            triggered_at: started.triggered_at,
-            completed_at: now,
-            max_parallelism: self.context.max_parallelism,
-            finished: started.trigger == Trigger::EndOfInput,
-            operators,
-            native: None,
-        })
-    }
-
-    fn completed(&mut self, completion: Completion) -> Result<()> {
+    /// The user has changed options of the running job.
+    fn alter(&mut self) {
+        self.options = Arc::clone(&self.changes.borrow_and_update());
+        self.clock.alter(self.options.epoch_interval);
         let now = self.now();
-        let checkpoint = self.started.as_ref().map(|started| started.checkpoint).unwrap_or_default();
-        match completion {
-            Completion::Committed => {
-                self.pending.settle(checkpoint);
-                self.report(checkpoint, CheckpointStatus::Completed);
-                self.coordinate(now, Event::Committed { checkpoint })
-            }
-            Completion::NotDurable(reason) => {
-                self.coordinate(now, Event::CommitFailed { checkpoint, reason })
-            }
-            Completion::SinkFailed(error) => {
-                self.report(checkpoint, CheckpointStatus::Completed);
-                Err(error)
-            }
-        }
-    }
-
-    fn abort(&mut self, checkpoint: CheckpointId, reason: Error) {
-        tracing::warn!(job = %self.options.job, %checkpoint, %reason, "checkpoint failed");
-        self.report(checkpoint, CheckpointStatus::Failed(reason));
-        let store = Arc::clone(&self.context.store);
-        // Nobody waits for the cleaning; the end of the attempt does.
-        drop(self.context.background.start(move || {
-            store
-                .abort(checkpoint)
-                .inspect_err(|error| tracing::warn!(%checkpoint, %error, "cleaning failed"))
-        }));
-    }
-
-    /// Ends the checkpoint under way with a line for SHOW CHECKPOINTS.
-    fn report(&mut self, checkpoint: CheckpointId, status: CheckpointStatus) {
-        let Some(started) = self.started.take_if(|started| started.checkpoint == checkpoint) else { return };
-        let snapshots = || started.snapshots.values();
-        self.history.add(CheckpointReport {
-            checkpoint,
-            trigger: started.trigger,
-            status,
-            triggered_at: started.triggered_at,
-            duration: started.stopwatch.elapsed(),
-            align: snapshots().map(|snapshot| snapshot.align).max().unwrap_or_default(),
-            freeze: snapshots().map(|snapshot| snapshot.freeze).max().unwrap_or_default(),
-            asynchronous: snapshots().map(|snapshot| snapshot.asynchronous).max().unwrap_or_default(),
-            bytes: snapshots().map(|snapshot| snapshot.bytes).sum(),
-            rows: snapshots().map(|snapshot| snapshot.rows).sum(),
-        });
-    }
-
-    fn reply(&mut self, request: u64, result: Result<CheckpointId>) {
-        let Some(reply) = self.requests.remove(&request) else { return };
-        let result = result.and_then(|checkpoint| {
-            let reports = self.history.all();
-            let report = reports.into_iter().rev().find(|report| report.checkpoint == checkpoint);
-            report.ok_or_else(|| Error::internal(format!("checkpoint {checkpoint} has no report")))
-        });
-        // Whoever asked may have gone.
-        let _ = reply.send(result);
+        self.coordinator.alter(now, self.options.of_coordinator());
     }
 
     fn now(&self) -> Timestamp {
         self.context.clock.now()
     }
-}
-
-/// The commit point of a checkpoint and what follows it (invariants 8, 9).
-fn commit(
-    mut metadata: CheckpointMetadata,
-    pending: &Pending,
-    sinks: &[SinkNode],
-    retained: usize,
-    store: &dyn StateStore,
-    background: &Background,
-) -> Completion {
-    if let Err(error) = make_durable(&mut metadata, store, background) {
-        return Completion::NotDurable(error);
-    }
-    if let Err(error) = pending.commit(sinks, background) {
-        return Completion::SinkFailed(error);
-    }
-    if !background.is_halted()
-        && let Err(error) = store.retain(retained)
-    {
-        tracing::warn!(job = %metadata.job, %error, "old checkpoints could not be removed");
-    }
-    Completion::Committed
-}
-
-fn make_durable(
-    metadata: &mut CheckpointMetadata,
-    store: &dyn StateStore,
-    background: &Background,
-) -> Result<()> {
-    background.check_halted()?;
-    metadata.native = store.link_native(metadata.checkpoint)?;
-    background.check_halted()?;
-    store.commit(metadata)
 }
 
 /// The answer of work under way; never when there is none.

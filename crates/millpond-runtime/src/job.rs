@@ -12,6 +12,7 @@
 //! ```
 
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,15 +20,17 @@ use std::time::Duration;
 use futures::FutureExt;
 use millpond_core::limits::CHANNEL_ELEMENTS_MAX;
 use millpond_core::{CheckpointId, Element, Epoch, Error, ErrorKind, Result};
+use millpond_state::SavepointReport;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument;
 
 use crate::attempt::{Counters, Deployable, Deployed, deploy};
 use crate::background::{Background, panicked};
-use crate::driver::{Command, Outcome, Tasks, joined_well};
+use crate::coordinator::Trigger;
+use crate::driver::{Command, Outcome, Stop, Tasks, joined_well};
 use crate::graph::{JobGraph, Tail};
 use crate::options::{Environment, JobOptions, RestartPolicy};
-use crate::report::{CheckpointReport, History, JobMetrics};
+use crate::report::{CheckpointEvent, CheckpointReport, History, JobMetrics};
 
 /// Where a job stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +79,8 @@ pub struct JobHandle(Arc<Job>);
 
 #[derive(Debug)]
 struct Job {
-    options: Arc<JobOptions>,
+    name: String,
+    options: watch::Sender<Arc<JobOptions>>,
     status: watch::Receiver<JobStatus>,
     commands: mpsc::Sender<Command>,
     halt: watch::Sender<bool>,
@@ -103,17 +107,21 @@ const COMMANDS_MAX: usize = 16;
 /// runtime.
 pub fn start_job(graph: JobGraph, options: JobOptions, environment: Environment) -> Result<JobHandle> {
     graph.validate()?;
+    graph.validate_mode(options.mode)?;
     let runtime = tokio::runtime::Handle::try_current().map_err(|error| Error::invalid(error.to_string()))?;
     let (status, watched) = watch::channel(JobStatus::Created);
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
     let (halt, halted) = watch::channel(false);
     let (sender, client) = client(&graph).unzip();
+    let name = options.job.clone();
     let (options, history) = (Arc::new(options), Arc::new(History::default()));
+    let (altered, changes) = watch::channel(Arc::clone(&options));
     let progress = Arc::new(Progress::default());
     let supervisor = Supervisor {
         job: Deployable {
             graph: Arc::new(graph),
-            options: Arc::clone(&options),
+            options,
+            changes,
             environment,
             history: Arc::clone(&history),
             background: Background::default(),
@@ -125,10 +133,11 @@ pub fn start_job(graph: JobGraph, options: JobOptions, environment: Environment)
         commands: commanded,
     };
     // Joined through the status: it is terminal only when all tasks have been joined.
-    let span = tracing::info_span!("job", name = %options.job);
+    let span = tracing::info_span!("job", %name);
     runtime.spawn(supervisor.run().instrument(span));
     let client = Mutex::new(client);
-    Ok(JobHandle(Arc::new(Job { options, status: watched, commands, halt, history, progress, client })))
+    let options = altered;
+    Ok(JobHandle(Arc::new(Job { name, options, status: watched, commands, halt, history, progress, client })))
 }
 
 type ClientChannel = (mpsc::Sender<Result<Element>>, mpsc::Receiver<Result<Element>>);
@@ -141,7 +150,7 @@ fn client(graph: &JobGraph) -> Option<ClientChannel> {
 impl JobHandle {
     /// The job's identity.
     pub fn name(&self) -> &str {
-        &self.0.options.job
+        &self.0.name
     }
 
     /// Where the job stands.
@@ -171,9 +180,26 @@ impl JobHandle {
     ///
     /// Errors: why it failed; *Invalid* when the job has ended.
     pub async fn checkpoint(&self) -> Result<CheckpointReport> {
+        self.ask(|reply| Command::Checkpoint { trigger: Trigger::Manual, reply }).await
+    }
+
+    /// As [`JobHandle::checkpoint`], for a request from outside: a signal.
+    pub async fn checkpoint_externally(&self) -> Result<CheckpointReport> {
+        self.ask(|reply| Command::Checkpoint { trigger: Trigger::External, reply }).await
+    }
+
+    /// Makes a checkpoint and writes it as a savepoint into a folder: self-contained, and the
+    /// user's.
+    ///
+    /// Errors: as of [`JobHandle::checkpoint`]; *Unavailable* when the folder cannot be written.
+    pub async fn savepoint(&self, folder: PathBuf) -> Result<SavepointReport> {
+        self.ask(|reply| Command::Savepoint { folder, reply }).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
         let (reply, replied) = oneshot::channel();
         let restarts = self.restarts();
-        if self.0.commands.send(Command::Checkpoint(reply)).await.is_err() {
+        if self.0.commands.send(command(reply)).await.is_err() {
             return Err(self.over());
         }
         match replied.await {
@@ -185,8 +211,34 @@ impl JobHandle {
     /// Makes a last checkpoint, lets the sinks commit, and ends the job; it can go on from there.
     pub async fn stop(&self) -> Result<()> {
         // A job that has ended needs no order; how it ended is what `wait` says.
-        let _ = self.0.commands.send(Command::Stop).await;
+        let _ = self.0.commands.send(Command::Stop(Stop { trigger: Trigger::Stop, savepoint: None })).await;
         self.wait().await
+    }
+
+    /// As [`JobHandle::stop`], but the input counts as ended: the watermark goes to its end and
+    /// windows are closed before the last checkpoint.
+    pub async fn drain(&self) -> Result<()> {
+        let _ = self.0.commands.send(Command::Stop(Stop { trigger: Trigger::Drain, savepoint: None })).await;
+        self.wait().await
+    }
+
+    /// As [`JobHandle::stop`] (or, with `drain`, [`JobHandle::drain`]), and writes the last
+    /// checkpoint as a savepoint into a folder.
+    ///
+    /// Errors: *Invalid* when the job has ended. When the savepoint cannot be written the job has
+    /// stopped all the same.
+    pub async fn stop_with_savepoint(&self, folder: PathBuf, drain: bool) -> Result<SavepointReport> {
+        let trigger = if drain { Trigger::Drain } else { Trigger::Stop };
+        let order = |reply| Command::Stop(Stop { trigger, savepoint: Some((folder, reply)) });
+        let written = self.ask(order).await;
+        self.wait().await?;
+        written
+    }
+
+    /// Changes options of the running job: those of checkpoints and of restarts, and
+    /// `epoch_interval`. The others stay as they were until the job is started again.
+    pub fn alter(&self, change: impl FnOnce(&mut JobOptions)) {
+        self.0.options.send_modify(|options| change(Arc::make_mut(options)));
     }
 
     /// Lets the sources deliver what is ready, closes the open epoch, and waits until it has
@@ -239,12 +291,18 @@ impl JobHandle {
             epoch: signals.map(|signals| signals.done()).unwrap_or_default(),
             restarts: self.restarts(),
             last_checkpoint: self.0.history.last_completed(),
+            checkpoints: self.0.history.totals(),
         }
     }
 
     /// The last checkpoints, completed and failed, oldest first.
     pub fn checkpoints(&self) -> Vec<CheckpointReport> {
         self.0.history.all()
+    }
+
+    /// As [`JobHandle::checkpoints`], with those that were not made and why.
+    pub fn checkpoint_events(&self) -> Vec<CheckpointEvent> {
+        self.0.history.events()
     }
 
     fn restarts(&self) -> u64 {
@@ -340,6 +398,7 @@ impl Supervisor {
             }
             let completed = self.job.history.last_completed().map(|report| report.checkpoint);
             let told = error.clone();
+            restarts.policy = self.job.changes.borrow().restart;
             let pause = restarts.pause(error, completed)?;
             tracing::warn!(job = %self.job.options.job, error = %told, ?pause, "the job has failed and is started again");
             self.progress.restarts.fetch_add(1, Ordering::SeqCst);
@@ -366,6 +425,7 @@ impl Supervisor {
         next: &mut CheckpointId,
         tasks: &mut Tasks,
     ) -> Result<Outcome, (Error, bool)> {
+        self.job.options = Arc::clone(&self.job.changes.borrow_and_update());
         let deployed = deploy(&self.job, attempt, *next, tasks).await.map_err(|error| (error, false))?;
         let Deployed::Running(mut driver, counters) = deployed else { return Ok(Outcome::Finished) };
         *lock(&self.progress.counters) = counters;

@@ -11,6 +11,7 @@
 //! A barrier: `coordinator` ─▶ `driver` ─▶ `source` ─▶ `task` ─▶ `snapshot` ─▶ `driver` (metadata,
 //! then `pending`: sinks).
 
+mod admission;
 mod align;
 mod attempt;
 mod background;
@@ -26,6 +27,7 @@ mod options;
 mod pending;
 mod report;
 mod restore;
+mod restore_plan;
 mod snapshot;
 mod source;
 mod splits;
@@ -36,8 +38,13 @@ mod testing;
 mod timer;
 mod validate;
 
+pub use admission::{Refusal, TriggerPolicy};
 pub use coordinator::Trigger;
 pub use graph::{Exchange, Fragment, Head, JobGraph, OperatorNode, SinkNode, SourceNode, Tail};
 pub use job::{JobHandle, JobStatus, start_job};
-pub use options::{Environment, JobOptions, RestartPolicy};
-pub use report::{CheckpointReport, CheckpointStatus, JobMetrics, OperatorReport, SourceReport};
+pub use options::{CheckpointMode, Environment, JobOptions, RestartPolicy};
+pub use report::{
+    CheckpointEvent, CheckpointReport, CheckpointStatus, CheckpointTotals, JobMetrics, OperatorReport,
+    RefusedCheckpoint, SourceReport,
+};
+pub use restore_plan::{Fate, RestoreItem, explain_restore};

@@ -1,10 +1,14 @@
 //! Options of a job, and the components that it is given.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use millpond_core::limits::BATCH_ROWS_MAX;
 use millpond_core::{Clock, DeadLetterOffice};
 use millpond_state::{StateStore, Verify};
+
+use crate::admission::TriggerPolicy;
+use crate::coordinator::CoordinatorOptions;
 
 /// How a job runs. Durations in microseconds.
 #[derive(Debug, Clone)]
@@ -21,6 +25,12 @@ pub struct JobOptions {
     pub checkpoint_interval: Option<i64>,
     /// `checkpoint.every-rows`.
     pub checkpoint_every_rows: Option<u64>,
+    /// `checkpoint.trigger`: when the automatic ones are made.
+    pub trigger: TriggerPolicy,
+    /// `checkpoint.mode`.
+    pub mode: CheckpointMode,
+    /// `checkpoint.max-concurrent`.
+    pub max_concurrent: usize,
     /// `checkpoint.timeout`.
     pub checkpoint_timeout: i64,
     /// `checkpoint.min-pause`.
@@ -35,10 +45,34 @@ pub struct JobOptions {
     pub batch_rows: usize,
     /// `restore.verify`.
     pub verify: Verify,
+    /// `restore.from`: where a job without checkpoints of its own begins.
+    pub restore_from: Option<PathBuf>,
     /// `restore.allow-non-restored-state`.
     pub allow_non_restored_state: bool,
     /// `restart.*`.
     pub restart: RestartPolicy,
+}
+
+/// What a job promises of its output (`checkpoint.mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CheckpointMode {
+    /// No row is lost and none is doubled, as far as the sinks can: transactional ones publish with
+    /// the checkpoint.
+    #[default]
+    ExactlyOnce,
+    /// No row is lost: sinks publish at the end of each epoch, and a restart repeats what they
+    /// published since the last checkpoint.
+    AtLeastOnce,
+}
+
+impl CheckpointMode {
+    /// As settings and metadata name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CheckpointMode::ExactlyOnce => "exactly_once",
+            CheckpointMode::AtLeastOnce => "at_least_once",
+        }
+    }
 }
 
 /// How often and how soon a job that fails for the moment is started again.
@@ -68,6 +102,9 @@ impl Default for JobOptions {
             in_flight_max: 2,
             checkpoint_interval: None,
             checkpoint_every_rows: None,
+            trigger: TriggerPolicy::Always,
+            mode: CheckpointMode::ExactlyOnce,
+            max_concurrent: 1,
             checkpoint_timeout: 600_000_000,
             min_pause: 0,
             retained: 3,
@@ -75,6 +112,7 @@ impl Default for JobOptions {
             checkpoint_at_every_epoch: false,
             batch_rows: BATCH_ROWS_MAX,
             verify: Verify::Size,
+            restore_from: None,
             allow_non_restored_state: false,
             restart: RestartPolicy::default(),
         }
@@ -82,6 +120,18 @@ impl Default for JobOptions {
 }
 
 impl JobOptions {
+    pub(crate) fn of_coordinator(&self) -> CoordinatorOptions {
+        CoordinatorOptions {
+            interval: self.checkpoint_interval,
+            every_rows: self.checkpoint_every_rows,
+            policy: self.trigger,
+            timeout: self.checkpoint_timeout,
+            min_pause: self.min_pause,
+            concurrent_max: self.max_concurrent.max(1),
+            tolerable_failures: self.tolerable_failures,
+        }
+    }
+
     /// Whether checkpoints are made without being asked for.
     pub(crate) fn makes_checkpoints(&self) -> bool {
         self.checkpoint_interval.is_some()

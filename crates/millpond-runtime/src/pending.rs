@@ -62,6 +62,25 @@ impl Pending {
         Ok(())
     }
 
+    /// What is owed up to a checkpoint: what a later one has prepared is not promised by it.
+    pub(crate) fn through(&self, checkpoint: CheckpointId) -> Self {
+        let upto = |owed: &Vec<Owed>| -> Vec<Owed> {
+            owed.iter().filter(|owed| owed.checkpoint <= checkpoint).cloned().collect()
+        };
+        Self(self.0.iter().map(|(uid, owed)| (uid.clone(), upto(owed))).collect())
+    }
+
+    /// A checkpoint's metadata once its sinks have committed: nothing is owed.
+    pub(crate) fn settled(metadata: &CheckpointMetadata) -> CheckpointMetadata {
+        let mut settled = metadata.clone();
+        for operator in settled.operators.values_mut() {
+            if let Some(owed) = operator.lists.get_mut(COMMITTABLES) {
+                owed.clear();
+            }
+        }
+        settled
+    }
+
     /// What a sink is owed.
     pub(crate) fn of(&self, uid: &OperatorUid) -> Vec<Committable> {
         self.0.get(uid).into_iter().flatten().map(|owed| owed.committable.clone()).collect()

@@ -1,6 +1,6 @@
 //! What a job tells of itself: its checkpoints and its counters.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use millpond_core::{
     CheckpointId, Epoch, Error, OperatorMetrics, OperatorUid, SourceMetrics, Timestamp, Watermark,
 };
 
+use crate::admission::Refusal;
 use crate::coordinator::Trigger;
 
 /// How a checkpoint has ended.
@@ -19,7 +20,7 @@ pub enum CheckpointStatus {
     Failed(Error),
 }
 
-/// A line of SHOW CHECKPOINTS.
+/// A checkpoint that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointReport {
     /// Its number.
@@ -42,6 +43,43 @@ pub struct CheckpointReport {
     pub bytes: u64,
     /// Rows written for it.
     pub rows: u64,
+    /// Bytes of all files that it refers to, those of earlier checkpoints included.
+    pub total_bytes: u64,
+    /// When it had ended.
+    pub ended_at: Timestamp,
+}
+
+/// An automatic checkpoint that was not made, and why; equal ones in a row are one entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RefusedCheckpoint {
+    /// What would have made it.
+    pub trigger: Trigger,
+    /// Why it was not made.
+    pub refusal: Refusal,
+    /// When the last of them was refused.
+    pub refused_at: Timestamp,
+    /// How many there were in a row.
+    pub times: u64,
+}
+
+/// A line of SHOW CHECKPOINTS.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CheckpointEvent {
+    /// A checkpoint, completed or failed.
+    Ended(CheckpointReport),
+    /// One that was not made.
+    Refused(RefusedCheckpoint),
+}
+
+/// Checkpoints of a job since it was started in this process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CheckpointTotals {
+    /// Completed ones.
+    pub completed: u64,
+    /// Failed ones by reason.
+    pub failed: BTreeMap<String, u64>,
+    /// Automatic ones that were not made.
+    pub refused: u64,
 }
 
 /// Counters of a job since its last start.
@@ -57,6 +95,8 @@ pub struct JobMetrics {
     pub restarts: u64,
     /// The last completed checkpoint.
     pub last_checkpoint: Option<CheckpointReport>,
+    /// Checkpoints by how they went.
+    pub checkpoints: CheckpointTotals,
 }
 
 impl JobMetrics {
@@ -110,6 +150,11 @@ impl JobMetrics {
 }
 
 impl CheckpointReport {
+    /// Which part of all its bytes was written for it: small for a checkpoint of few changes.
+    pub fn incremental_ratio(&self) -> Option<f64> {
+        (self.total_bytes > 0).then(|| self.bytes as f64 / self.total_bytes as f64)
+    }
+
     /// `COMPLETED`, or `FAILED` with the reason.
     pub fn status_text(&self) -> String {
         match &self.status {
@@ -147,31 +192,84 @@ pub struct OperatorReport {
     pub metrics: Arc<OperatorMetrics>,
 }
 
-/// Checkpoints kept for SHOW CHECKPOINTS.
+/// Events kept for SHOW CHECKPOINTS.
 const HISTORY_MAX: usize = 100;
 
 /// The last checkpoints of a job, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// Held to add or to copy.
-    reports: Mutex<VecDeque<CheckpointReport>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<CheckpointEvent>,
+    totals: CheckpointTotals,
+    last_completed: Option<CheckpointReport>,
+}
+
+impl Kept {
+    fn push(&mut self, event: CheckpointEvent) {
+        if self.events.len() == HISTORY_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
 }
 
 impl History {
     pub(crate) fn add(&self, report: CheckpointReport) {
-        let mut reports = self.lock();
-        if reports.len() == HISTORY_MAX {
-            reports.pop_front();
+        let mut kept = self.lock();
+        match &report.status {
+            CheckpointStatus::Completed => {
+                kept.totals.completed += 1;
+                kept.last_completed = Some(report.clone());
+            }
+            CheckpointStatus::Failed(reason) => {
+                let reason = reason.message().to_string();
+                *kept.totals.failed.entry(reason).or_default() += 1;
+            }
         }
-        reports.push_back(report);
+        kept.push(CheckpointEvent::Ended(report));
+    }
+
+    /// Notes why one was not made; what was refused for the same reason just before is counted.
+    pub(crate) fn refuse(&self, trigger: Trigger, refusal: Refusal, now: Timestamp) {
+        let mut kept = self.lock();
+        kept.totals.refused += 1;
+        if let Some(CheckpointEvent::Refused(last)) = kept.events.back_mut()
+            && (last.trigger, last.refusal) == (trigger, refusal)
+        {
+            last.times += 1;
+            last.refused_at = now;
+            return;
+        }
+        kept.push(CheckpointEvent::Refused(RefusedCheckpoint {
+            trigger,
+            refusal,
+            refused_at: now,
+            times: 1,
+        }));
+    }
+
+    pub(crate) fn events(&self) -> Vec<CheckpointEvent> {
+        self.lock().events.iter().cloned().collect()
     }
     pub(crate) fn all(&self) -> Vec<CheckpointReport> {
-        self.lock().iter().cloned().collect()
+        let report = |event: &CheckpointEvent| match event {
+            CheckpointEvent::Ended(report) => Some(report.clone()),
+            CheckpointEvent::Refused(_) => None,
+        };
+        self.lock().events.iter().filter_map(report).collect()
+    }
+    pub(crate) fn totals(&self) -> CheckpointTotals {
+        self.lock().totals.clone()
     }
     pub(crate) fn last_completed(&self) -> Option<CheckpointReport> {
-        self.lock().iter().rev().find(|report| report.status == CheckpointStatus::Completed).cloned()
+        self.lock().last_completed.clone()
     }
-    fn lock(&self) -> MutexGuard<'_, VecDeque<CheckpointReport>> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

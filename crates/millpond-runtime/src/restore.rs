@@ -5,23 +5,34 @@
 //! and never promised is removed (invariant 9). All of it blocks and runs in the background.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use millpond_core::{CheckpointId, Error, OperatorMetrics, OperatorUid, Result, Watermark};
+use arrow::array::RecordBatch;
+use millpond_core::{
+    CheckpointId, Error, ErrorKind, KeyGroupRange, OperatorMetrics, OperatorUid, Result, Watermark,
+};
 use millpond_operators::BuildContext;
-use millpond_state::{CheckpointMetadata, OperatorSnapshot, StateStore};
+use millpond_state::{CheckpointMetadata, OperatorSnapshot, Snapshot, StateStore, TableDef};
 
 use crate::background::Background;
 use crate::chain::{Chain, Link};
 use crate::graph::{Head, JobGraph, OperatorNode, SinkNode, Tail};
 use crate::options::JobOptions;
 use crate::pending::{Pending, sink_identity};
-use crate::snapshot::{COMMITTABLES, SPLITS, restored_watermark};
+use crate::restore_plan::{TakenOver, take_over};
+use crate::snapshot::{SPLITS, restored_watermark};
 use crate::splits::Discovered;
 
 /// The checkpoint that an attempt continues from, if there is one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Restored(Option<Arc<CheckpointMetadata>>);
+pub(crate) struct Restored {
+    metadata: Option<Arc<CheckpointMetadata>>,
+    /// Where its tables are read from, if it is none of the job's own.
+    foreign: Option<Arc<Snapshot>>,
+    /// Operators that start empty although the checkpoint has state of theirs.
+    dropped: Vec<OperatorUid>,
+}
 
 impl Restored {
     /// Chooses the checkpoint, declares to the store that the job continues from it, and settles
@@ -42,24 +53,81 @@ impl Restored {
         let newest = store.checkpoints(options.verify)?.into_iter().next();
         let chosen = newest.as_ref().map(|stored| stored.metadata.checkpoint);
         refuse_to_repeat(chosen, store.newest_completed(), sinks, options)?;
-        let Some(metadata) = newest.map(|stored| stored.metadata) else {
-            settle(sinks, &Pending::default(), options, background)?;
-            return Ok(Self(None));
+        let restored = match (newest, &options.restore_from) {
+            (Some(own), _) => Self { metadata: Some(Arc::new(own.metadata)), ..Self::default() },
+            (None, Some(folder)) => Self::from_outside(folder, options)?,
+            (None, None) => Self::default(),
         };
-        check(&metadata, graph, options)?;
-        store.continue_from(&metadata, &tasks_by_uid(graph))?;
+        let Some(metadata) = restored.metadata.clone() else {
+            settle(sinks, &Pending::default(), options, background)?;
+            return Ok(restored);
+        };
+        let TakenOver { metadata, renamed, dropped } =
+            take_over(graph, &metadata, options.allow_non_restored_state)?;
+        let metadata = Arc::new(metadata);
+        let restored = Self { metadata: Some(Arc::clone(&metadata)), dropped, ..restored };
+        // Files of others are not ours to refer to, and what is dropped must not come back: such
+        // tables write a base first.
+        let continued = match &restored.foreign {
+            None => without_parts(&metadata, |uid| restored.dropped.contains(uid)),
+            Some(_) => CheckpointMetadata { native: None, ..without_parts(&metadata, |_| true) },
+        };
+        store.continue_from(&continued, &tasks_by_uid(graph))?;
         settle(sinks, &Pending::restored(&metadata)?, options, background)?;
-        tracing::info!(job = %options.job, checkpoint = %metadata.checkpoint, "job continues from a checkpoint");
-        Ok(Self(Some(Arc::new(metadata))))
+        // What a sink began under its former uid is as dangling as what it began under this one.
+        for sink in sinks {
+            if let Some(former) = renamed.get(&sink.uid).filter(|_| restored.foreign.is_none()) {
+                sink.connector.abort_dangling(&sink_identity(&options.job, former), &[])?;
+            }
+        }
+        tracing::info!(job = %options.job, checkpoint = %metadata.checkpoint, "job continues from a {}", metadata.kind);
+        Ok(restored)
+    }
+
+    /// A savepoint, or a checkpoint of another job.
+    fn from_outside(folder: &Path, options: &JobOptions) -> Result<Self> {
+        let told = |error: Error| error.context(format!("'restore.from' = '{}'", folder.display()));
+        let snapshot = Snapshot::open(folder).map_err(told)?;
+        snapshot.verify(options.verify).map_err(told)?;
+        let metadata = CheckpointMetadata { finished: false, ..snapshot.metadata().clone() };
+        Ok(Self { metadata: Some(Arc::new(metadata)), foreign: Some(Arc::new(snapshot)), ..Self::default() })
     }
 
     /// Whether the job had already come to its end.
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.as_ref().is_some_and(|metadata| metadata.finished)
+        self.metadata.as_ref().is_some_and(|metadata| metadata.finished)
     }
 
     fn operator(&self, uid: &OperatorUid) -> Option<&OperatorSnapshot> {
-        self.0.as_ref().and_then(|metadata| metadata.operators.get(uid))
+        self.metadata.as_ref().and_then(|metadata| metadata.operators.get(uid))
+    }
+
+    fn read_table(
+        &self,
+        store: &dyn StateStore,
+        uid: &OperatorUid,
+        def: &TableDef,
+        range: KeyGroupRange,
+    ) -> Result<Vec<RecordBatch>> {
+        let read = match (&self.foreign, &self.metadata) {
+            (Some(snapshot), Some(metadata)) => snapshot.read_as(metadata, uid, def, range),
+            (None, Some(metadata)) => store.read_table(metadata, uid, def, range),
+            (_, None) => Ok(Vec::new()),
+        };
+        read.map_err(|error| match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::Invalid => self.named(error),
+            ErrorKind::Data | ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Cancelled => error,
+        })
+    }
+
+    /// Says of which checkpoint an error speaks.
+    fn named(&self, error: Error) -> Error {
+        match &self.metadata {
+            Some(metadata) => {
+                error.context(format!("{} {} of {}", metadata.kind, metadata.checkpoint, metadata.job))
+            }
+            None => error,
+        }
     }
 
     /// The splits of a source, with their positions; `None` if the checkpoint does not know it.
@@ -99,8 +167,10 @@ impl Restored {
         let snapshot = self.operator(&node.uid);
         for table in link.operator.tables() {
             let def = table.def().clone();
-            let Some(metadata) = self.0.as_ref().filter(|_| knows(snapshot, &def.name)) else { continue };
-            for rows in store.read_table(metadata, &node.uid, &def, context.key_groups)? {
+            if !knows(snapshot, &def.name) || self.dropped.contains(&node.uid) {
+                continue;
+            }
+            for rows in self.read_table(store, &node.uid, &def, context.key_groups)? {
                 table.load(&rows, context.key_groups)?;
             }
         }
@@ -110,6 +180,15 @@ impl Restored {
         }
         Ok(link)
     }
+}
+
+/// A snapshot of which a store has no file of some operators.
+fn without_parts(metadata: &CheckpointMetadata, of: impl Fn(&OperatorUid) -> bool) -> CheckpointMetadata {
+    let mut bare = metadata.clone();
+    for (_, operator) in bare.operators.iter_mut().filter(|(uid, _)| of(uid)) {
+        operator.tables.values_mut().for_each(|table| table.parts.clear());
+    }
+    bare
 }
 
 fn knows(snapshot: Option<&OperatorSnapshot>, table: &str) -> bool {
@@ -149,32 +228,6 @@ fn settle(sinks: &[SinkNode], owed: &Pending, options: &JobOptions, background: 
         sink.connector.abort_dangling(&sink_identity(&options.job, &sink.uid), &owed.of(&sink.uid))?;
     }
     Ok(())
-}
-
-/// Invariant 11: unmatched state is an error unless its loss is allowed.
-fn check(metadata: &CheckpointMetadata, graph: &JobGraph, options: &JobOptions) -> Result<()> {
-    if metadata.max_parallelism != graph.max_parallelism {
-        let (then, now) = (metadata.max_parallelism, graph.max_parallelism);
-        let what = format!("checkpoint {} has {then} key groups and the job {now}", metadata.checkpoint);
-        return Err(Error::invalid(what).with_hint(format!("SET 'max-parallelism' = '{then}'")));
-    }
-    let known = tasks_by_uid(graph);
-    let lost =
-        metadata.operators.iter().find(|(uid, operator)| !known.contains_key(*uid) && holds_state(operator));
-    match lost {
-        Some((uid, operator)) if !options.allow_non_restored_state => {
-            let what = format!("checkpoint {} has state of {} {uid}", metadata.checkpoint, operator.name);
-            Err(Error::invalid(format!("{what}, which the job no longer has")).with_hint(
-                "SET 'restore.allow-non-restored-state' = 'true' to drop it, or use another job.name",
-            ))
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn holds_state(operator: &OperatorSnapshot) -> bool {
-    let listed = |name| operator.lists.get(name).is_some_and(|list| !list.is_empty());
-    !operator.tables.is_empty() || listed(SPLITS) || listed(COMMITTABLES)
 }
 
 /// Number of tasks of every operator, source and sink.

@@ -179,6 +179,14 @@ impl TaskSnapshot {
         }
     }
 
+    /// The definitions of the stored tables, by address.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = ((OperatorUid, String), TableDef)> + '_ {
+        self.operators.iter().flat_map(|operator| {
+            let address = |def: &TableDef| (operator.uid.clone(), def.name.clone());
+            operator.tables.iter().map(move |(def, _)| (address(def), def.clone()))
+        })
+    }
+
     /// Adds this task's state to the operators of a checkpoint.
     pub(crate) fn add_to(&self, task: usize, operators: &mut BTreeMap<OperatorUid, OperatorSnapshot>) {
         for stored in &self.operators {

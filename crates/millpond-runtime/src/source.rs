@@ -60,6 +60,8 @@ pub(crate) enum End {
     Input,
     /// The user stops the job: windows stay open in the snapshot.
     Stop,
+    /// The user stops the job as if the input had ended: windows are closed.
+    Drain,
 }
 
 /// Reads the splits of a source that belong to one task.
@@ -205,7 +207,7 @@ impl SourceTask {
 
     async fn end_epoch(&mut self, order: EndEpoch) -> Result<()> {
         self.outlook = match order.end {
-            Some(End::Input) => Outlook { watermark: Some(Timestamp::MAX), idle: false },
+            Some(End::Input | End::Drain) => Outlook { watermark: Some(Timestamp::MAX), idle: false },
             Some(End::Stop) | None => self.look_out(self.now()),
         };
         if order.end == Some(End::Input) {

@@ -63,6 +63,9 @@ impl FakeSource {
     pub(crate) fn push(&self, split: usize, numbers: &[i64]) {
         self.lists.lock().unwrap()[split].extend(numbers);
     }
+    pub(crate) fn truncate(&self, split: usize, len: usize) {
+        self.lists.lock().unwrap()[split].truncate(len);
+    }
     pub(crate) fn add_split(&self, numbers: &[i64]) {
         self.lists.lock().unwrap().push(numbers.to_vec());
     }
@@ -142,6 +145,47 @@ pub(crate) fn event_time() -> Arc<EventTime> {
     })
 }
 
+// ---- power --------------------------------------------------------------------------
+
+/// The power of a machine: it goes off at a step, and from then on nothing is done any more.
+#[derive(Debug)]
+pub(crate) struct Power {
+    steps: AtomicU64,
+    off_at: u64,
+    stopped_at: Mutex<Option<String>>,
+}
+
+impl Power {
+    /// Goes off at this step, counted from 1.
+    pub(crate) fn until(step: u64) -> Arc<Self> {
+        Arc::new(Self { steps: AtomicU64::new(0), off_at: step, stopped_at: Mutex::default() })
+    }
+    pub(crate) fn forever() -> Arc<Self> {
+        Self::until(u64::MAX)
+    }
+    pub(crate) fn is_off(&self) -> bool {
+        self.stopped_at.lock().unwrap().is_some()
+    }
+    /// The step at which it went off.
+    pub(crate) fn stopped_at(&self) -> Option<String> {
+        self.stopped_at.lock().unwrap().clone()
+    }
+    /// Work between two steps.
+    pub(crate) fn around<T>(&self, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.step("before", what)?;
+        let done = work();
+        self.step("behind", what)?;
+        done
+    }
+    fn step(&self, side: &str, what: &str) -> Result<()> {
+        let mut stopped_at = self.stopped_at.lock().unwrap();
+        if self.steps.fetch_add(1, Ordering::SeqCst) + 1 == self.off_at {
+            stopped_at.get_or_insert(format!("{side} {what}"));
+        }
+        if stopped_at.is_some() { Err(Error::unavailable("the power is off")) } else { Ok(()) }
+    }
+}
+
 // ---- sink ---------------------------------------------------------------------------------
 
 /// A sink that remembers what was committed, and what was only prepared.
@@ -153,6 +197,7 @@ pub(crate) struct FakeSink {
 
 #[derive(Debug, Default)]
 struct Written {
+    power: Option<Arc<Power>>,
     prepared: BTreeMap<String, Vec<i64>>,
     committed: BTreeMap<String, Vec<i64>>,
     published: Vec<i64>,
@@ -177,6 +222,13 @@ impl FakeSink {
     pub(crate) fn prepared(&self) -> usize {
         self.written.lock().unwrap().prepared.len()
     }
+    /// From now on its effects need this power.
+    pub(crate) fn plug_into(&self, power: &Arc<Power>) {
+        self.written.lock().unwrap().power = Some(Arc::clone(power));
+    }
+    fn powered<T>(&self, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        powered(&self.written, what, work)
+    }
     pub(crate) fn fail_commits(&self, times: u32) {
         self.written.lock().unwrap().commit_failures = times;
     }
@@ -198,24 +250,43 @@ impl SinkConnector for FakeSink {
         Ok(Box::new(FakeWriter { name, transactional: self.transactional, written, open: Vec::new() }))
     }
     fn commit(&self, committables: &[Committable]) -> Result<()> {
+        for committable in committables {
+            self.powered("commit output", || self.commit_one(committable.0.as_str().unwrap()))?;
+        }
+        Ok(())
+    }
+    fn abort_dangling(&self, job: &str, keep: &[Committable]) -> Result<()> {
+        self.powered("abort dangling output", || {
+            let keep: BTreeSet<&str> =
+                keep.iter().map(|committable| committable.0.as_str().unwrap()).collect();
+            let mut written = self.written.lock().unwrap();
+            written.prepared.retain(|name, _| !name.starts_with(job) || keep.contains(name.as_str()));
+            Ok(())
+        })
+    }
+}
+
+impl FakeSink {
+    fn commit_one(&self, name: &str) -> Result<()> {
         let mut written = self.written.lock().unwrap();
         if written.commit_failures > 0 {
             written.commit_failures -= 1;
             return Err(Error::internal("commit fails"));
         }
-        for name in committables.iter().map(|committable| committable.0.as_str().unwrap()) {
-            if let Some(rows) = written.prepared.remove(name) {
-                assert!(written.committed.insert(name.into(), rows).is_none(), "{name} was prepared twice");
-            }
-            assert!(written.committed.contains_key(name), "{name} is owed but gone");
+        if let Some(rows) = written.prepared.remove(name) {
+            assert!(written.committed.insert(name.into(), rows).is_none(), "{name} was prepared twice");
         }
+        assert!(written.committed.contains_key(name), "{name} is owed but gone");
         Ok(())
     }
-    fn abort_dangling(&self, job: &str, keep: &[Committable]) -> Result<()> {
-        let keep: BTreeSet<&str> = keep.iter().map(|committable| committable.0.as_str().unwrap()).collect();
-        let mut written = self.written.lock().unwrap();
-        written.prepared.retain(|name, _| !name.starts_with(job) || keep.contains(name.as_str()));
-        Ok(())
+}
+
+/// Work that needs the machine's power, if the sink is plugged in.
+fn powered<T>(written: &Mutex<Written>, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let power = written.lock().unwrap().power.clone();
+    match power {
+        Some(power) => power.around(what, work),
+        None => work(),
     }
 }
 
@@ -244,8 +315,10 @@ impl SinkWriter for FakeWriter {
         let (rows, written) = (std::mem::take(&mut self.open), Arc::clone(&self.written));
         let name = format!("{}/{checkpoint}", self.name);
         Ok(PreCommit::new(move || {
-            written.lock().unwrap().prepared.insert(name.clone(), rows);
-            Ok(vec![Committable(name.into())])
+            powered(&written, "prepare output", || {
+                written.lock().unwrap().prepared.insert(name.clone(), rows);
+                Ok(vec![Committable(name.into())])
+            })
         }))
     }
 }
@@ -486,6 +559,10 @@ struct Disk {
     generation: u64,
     last: CheckpointId,
     write_failures: u32,
+    /// Writes wait while it is held.
+    held: bool,
+    /// Writes that wait.
+    waiting: usize,
 }
 
 /// A store in memory. Opening it again is a start of the process after a crash.
@@ -517,6 +594,20 @@ impl FakeStore {
         let generation = on_disk.generation.into();
         drop(on_disk);
         Arc::new(Self { disk, generation, parts: Mutex::default() })
+    }
+    /// Storage that is so slow that writes do not end until it is let go.
+    pub(crate) fn hold(&self, held: bool) {
+        self.disk.lock().unwrap().held = held;
+    }
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.disk.lock().unwrap().waiting > 0
+    }
+    fn wait_until_let_go(&self) {
+        self.disk.lock().unwrap().waiting += 1;
+        while self.disk.lock().unwrap().held {
+            std::thread::yield_now();
+        }
+        self.disk.lock().unwrap().waiting -= 1;
     }
     pub(crate) fn fail_writes(&self, times: u32) {
         self.disk.lock().unwrap().write_failures = times;
@@ -551,6 +642,7 @@ impl StateStore for FakeStore {
         delta: Delta,
         base: bool,
     ) -> Result<Vec<TablePart>> {
+        self.wait_until_let_go();
         let mut disk = self.disk.lock().unwrap();
         disk.last = disk.last.max(checkpoint);
         let address = (uid.clone(), def.name.clone(), task);

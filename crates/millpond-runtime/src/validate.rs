@@ -3,6 +3,8 @@
 use millpond_core::{Error, Result};
 
 use crate::graph::{Exchange, Fragment, Head, JobGraph, Tail};
+use crate::options::CheckpointMode;
+use crate::pending::sinks_of;
 
 impl JobGraph {
     /// Errors: *Internal*, with the first broken promise.
@@ -22,6 +24,22 @@ impl JobGraph {
             self.validate_fragment(at, fragment).or_else(|what| broken(format!("fragment {at}: {what}")))?;
         }
         Ok(())
+    }
+
+    /// Errors: *Invalid* for a transactional sink in a job that publishes without waiting for
+    /// checkpoints.
+    pub(crate) fn validate_mode(&self, mode: CheckpointMode) -> Result<()> {
+        let sinks = sinks_of(self);
+        let transactional = sinks.iter().find(|sink| sink.connector.is_transactional());
+        match (mode, transactional) {
+            (CheckpointMode::ExactlyOnce, _) | (CheckpointMode::AtLeastOnce, None) => Ok(()),
+            (CheckpointMode::AtLeastOnce, Some(sink)) => Err(Error::invalid(format!(
+                "table {:?} takes part in checkpoints and cannot be written with 'checkpoint.mode' = 'at_least_once'",
+                sink.table
+            ))
+            .with_detail("its rows become visible with a checkpoint, so that none is doubled")
+            .with_hint("SET 'checkpoint.mode' = 'exactly_once'; a shorter 'checkpoint.interval' shows rows sooner")),
+        }
     }
 
     fn validate_fragment(&self, at: usize, fragment: &Fragment) -> Result<(), String> {

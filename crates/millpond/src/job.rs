@@ -1,10 +1,12 @@
 //! Jobs: the engine's records of them and the handle that a user holds.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Weak;
 
 use millpond_core::{JobId, Result};
-use millpond_runtime::{CheckpointReport, JobHandle, JobMetrics, JobStatus};
+use millpond_runtime::{CheckpointEvent, CheckpointReport, JobHandle, JobMetrics, JobOptions, JobStatus};
+use millpond_state::SavepointReport;
 
 use crate::catalog_log::CatalogRecord;
 use crate::engine::{Engine, Shared};
@@ -32,6 +34,19 @@ impl JobRecord {
         settings: BTreeMap<String, String>,
     ) -> Self {
         Self { id, identity, name, text, settings, ended: None, handle: None }
+    }
+}
+
+impl JobRecord {
+    /// As the catalog log has it.
+    pub(crate) fn as_fact(&self) -> CatalogRecord {
+        CatalogRecord::Job {
+            id: self.id,
+            identity: self.identity.clone(),
+            name: self.name.clone(),
+            text: self.text.clone(),
+            settings: self.settings.clone(),
+        }
     }
 }
 
@@ -93,6 +108,34 @@ impl Job {
     /// Takes a checkpoint now and waits for it.
     pub async fn checkpoint(&self) -> Result<CheckpointReport> {
         self.handle.checkpoint().await
+    }
+    /// As [`Job::checkpoint`], when a signal asks for it.
+    pub async fn checkpoint_externally(&self) -> Result<CheckpointReport> {
+        self.handle.checkpoint_externally().await
+    }
+    /// Takes a checkpoint and writes it as a savepoint into a folder of its own.
+    pub async fn savepoint(&self, folder: impl Into<PathBuf>) -> Result<SavepointReport> {
+        self.handle.savepoint(folder.into()).await
+    }
+    /// Ends the job as if its input had ended: windows are closed, then a last checkpoint.
+    pub async fn drain(&self) -> Result<()> {
+        self.handle.drain().await
+    }
+    /// As [`Job::stop`] (or, with `drain`, [`Job::drain`]), and writes the last checkpoint as a
+    /// savepoint.
+    pub async fn stop_with_savepoint(
+        &self,
+        folder: impl Into<PathBuf>,
+        drain: bool,
+    ) -> Result<SavepointReport> {
+        self.handle.stop_with_savepoint(folder.into(), drain).await
+    }
+    pub(crate) fn alter(&self, change: impl FnOnce(&mut JobOptions)) {
+        self.handle.alter(change);
+    }
+    /// Its checkpoints in this process and those that were not made, oldest first.
+    pub fn checkpoint_events(&self) -> Vec<CheckpointEvent> {
+        self.handle.checkpoint_events()
     }
     /// Takes a last checkpoint, commits the sinks and ends the job; it can be started again.
     pub async fn stop(&self) -> Result<()> {

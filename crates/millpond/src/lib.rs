@@ -22,17 +22,23 @@ mod dead_letters;
 mod dependants;
 mod deploy;
 mod engine;
+mod inspect;
 mod job;
 mod native_table;
 mod prepared;
 mod session;
 mod settings;
 mod show;
+mod show_checkpoints;
 mod snapshot_query;
+mod snapshot_rows;
+mod steering;
+mod trigger;
 
 pub use answer::{Changes, Outcome, QueryResult, Rows};
 pub use arrow::array::RecordBatch;
 pub use engine::{Engine, EngineOptions};
+pub use inspect::{compare_snapshots, inspect_snapshot, list_snapshots, verify_snapshots};
 pub use job::Job;
 pub use millpond_connect::format::text::{BytesText, ColumnText, TextFormat};
 pub use millpond_core::quantity::parse_duration;
@@ -45,7 +51,10 @@ pub use millpond_operators::fold::ChangelogFold;
 pub use millpond_planner::diagnostic::render;
 pub use millpond_planner::{StatementSource, is_complete, split_statements};
 pub use millpond_planner::{TableRows, TableWatermarks};
-pub use millpond_runtime::{CheckpointReport, JobMetrics, JobStatus};
+pub use millpond_runtime::{
+    CheckpointEvent, CheckpointMode, CheckpointReport, JobMetrics, JobStatus, Refusal, TriggerPolicy,
+};
+pub use millpond_state::SavepointReport;
 pub use prepared::PreparedQuery;
 pub use session::Session;
 pub use settings::{SettingRow, Settings};

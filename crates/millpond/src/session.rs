@@ -102,7 +102,13 @@ impl Session {
             Statement::Describe { name } => self.describe(&name.value),
             Statement::Explain { kind, statement } => self.explain(*kind, statement),
             Statement::Checkpoint { job } => self.checkpoint(job.map(JobId)).await,
-            Statement::StopJob { job } => self.stop(JobId(*job)).await,
+            Statement::CreateSavepoint { job, folder } => self.savepoint(JobId(*job), folder).await,
+            Statement::StopJob { job, savepoint, drain } => self.stop(JobId(*job), savepoint, *drain).await,
+            Statement::AlterJob { job, options } => self.alter_job(JobId(*job), options),
+            Statement::DescribeCheckpoint { checkpoint, job } => {
+                self.describe_checkpoint(checkpoint, job.map(JobId))
+            }
+            Statement::ExplainRestore { place, statement } => self.explain_restore(place, statement),
             Statement::CancelJob { job } => self.cancel(JobId(*job)).await,
         }
     }
@@ -302,11 +308,15 @@ impl Session {
     async fn insert(&self, inserts: &[Insert], text: &str) -> Result<Outcome> {
         let plan = self.planner()?.plan_insert(inserts)?;
         let identity = self.identity(text);
-        if let Some(outcome) = self.found_again(&identity, &plan)? {
+        if let Some(outcome) = self.found_again(&identity, text, &plan)? {
             return Ok(outcome);
         }
         let record = self.record_of(identity, text, inserts)?;
-        Ok(Outcome::Job(self.start(&record, &plan)?))
+        let started = self.start(&record, &plan);
+        if started.is_err() {
+            self.forget_job(&record)?;
+        }
+        Ok(Outcome::Job(started?))
     }
 
     /// `job.name`, else the hash of the text and its ordinal in the session.
@@ -332,7 +342,7 @@ impl Session {
     }
 
     /// What to answer for a job that was there before: finished, or at work.
-    fn found_again(&self, identity: &str, plan: &StreamPlan) -> Result<Option<Outcome>> {
+    fn found_again(&self, identity: &str, text: &str, plan: &StreamPlan) -> Result<Option<Outcome>> {
         if self.engine.data_dir().is_none() {
             return Ok(None);
         }
@@ -345,10 +355,22 @@ impl Session {
         if let Some(job) = record.handle.as_ref().filter(|job| job.is_running()) {
             return Ok(Some(Outcome::Job(job.clone())));
         }
-        let record = record.clone();
+        let mut record = record.clone();
         drop(state);
         self.refuse_lost_state(&record)?;
-        Ok(Some(Outcome::Job(self.start(&record, plan)?)))
+        let settings = self.settings().changed();
+        let changed = record.text != text || record.settings != settings || record.ended.is_some();
+        (record.text, record.settings) = (text.into(), settings);
+        let job = self.start(&record, plan)?;
+        // From now on the catalog starts what was started now.
+        if changed {
+            let mut state = self.engine.state();
+            state.record(&record.as_fact())?;
+            if let Some(known) = state.jobs.get_mut(&record.id) {
+                (known.text, known.settings) = (record.text, record.settings);
+            }
+        }
+        Ok(Some(Outcome::Job(job)))
     }
 
     /// A job whose state was in the memory of a process that is gone cannot go on: its output may
@@ -365,6 +387,14 @@ impl Session {
             .with_hint(format!("CANCEL JOB {id}, remove its output and run it anew; 'state.backend' = 'rocksdb' survives restarts")))
     }
 
+    /// A job that could not be started never was.
+    fn forget_job(&self, record: &JobRecord) -> Result<()> {
+        let mut state = self.engine.state();
+        state.record(&CatalogRecord::JobEnded { id: record.id, how: "failed".into() })?;
+        state.jobs.remove(&record.id);
+        Ok(())
+    }
+
     fn record_of(&self, identity: String, text: &str, inserts: &[Insert]) -> Result<JobRecord> {
         let settings = self.settings();
         let targets: Vec<&str> = inserts.iter().map(|insert| insert.table.value.as_str()).collect();
@@ -379,13 +409,7 @@ impl Session {
         }
         let id = state.jobs.keys().next_back().map_or(JobId(1), |last| last.next());
         let record = JobRecord::new(id, identity, name, text.into(), settings.changed());
-        state.record(&CatalogRecord::Job {
-            id,
-            identity: record.identity.clone(),
-            name: record.name.clone(),
-            text: record.text.clone(),
-            settings: record.settings.clone(),
-        })?;
+        state.record(&record.as_fact())?;
         state.jobs.insert(id, record.clone());
         Ok(record)
     }
@@ -415,6 +439,7 @@ impl Session {
             dead_letters: self.engine.dead_letters(record.id, &settings),
         };
         let mut options = job_options(&settings, format!("job-{}", record.id));
+        options.restore_from = self.restore_place(&settings)?;
         if self.engine.data_dir().is_none() && options.checkpoint_interval.is_none() {
             options.checkpoint_interval = Some(EPHEMERAL_COMMIT_INTERVAL);
         }
@@ -543,7 +568,7 @@ impl Session {
     }
 }
 
-fn job_options(settings: &Settings, job: String) -> JobOptions {
+pub(crate) fn job_options(settings: &Settings, job: String) -> JobOptions {
     JobOptions {
         job,
         epoch_interval: settings.epoch_interval(),
@@ -551,6 +576,10 @@ fn job_options(settings: &Settings, job: String) -> JobOptions {
         in_flight_max: settings.epochs_in_flight_max() as u64,
         checkpoint_interval: settings.checkpoint_interval(),
         checkpoint_every_rows: settings.checkpoint_every_rows(),
+        trigger: settings.checkpoint_trigger(),
+        mode: settings.checkpoint_mode(),
+        max_concurrent: settings.checkpoint_max_concurrent(),
+        restore_from: None,
         checkpoint_timeout: settings.checkpoint_timeout(),
         min_pause: settings.checkpoint_min_pause(),
         retained: settings.checkpoint_retained(),

@@ -9,7 +9,10 @@ use millpond_connect::options::nearest;
 use millpond_core::limits::{BATCH_ROWS_MAX, MAX_PARALLELISM_DEFAULT};
 use millpond_core::quantity::{format_duration, parse_duration};
 use millpond_core::{BadRows, Error, Result};
+use millpond_runtime::{CheckpointMode, TriggerPolicy};
 use millpond_state::{Backend, Verify};
+
+use crate::trigger;
 
 /// One setting as `SHOW SETTINGS` lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,7 @@ enum Check {
     Number(u64, u64),
     Flag,
     Words(&'static [(&'static str, &'static str)]),
+    Trigger,
     TimeZone,
     Text,
 }
@@ -69,8 +73,12 @@ const MODES: &[(&str, &str)] = &[("streaming", "streaming"), ("batch", "batch")]
 const VERIFY: &[(&str, &str)] = &[("size", "size"), ("crc", "crc")];
 const NOT_NULL_ENFORCERS: &[(&str, &str)] =
     &[("error", "error"), ("ERROR", "error"), ("drop", "drop"), ("DROP", "drop")];
-const CHECKPOINT_MODES: &[(&str, &str)] =
-    &[("exactly_once", "exactly_once"), ("exactly-once", "exactly_once")];
+const CHECKPOINT_MODES: &[(&str, &str)] = &[
+    ("exactly_once", "exactly_once"),
+    ("exactly-once", "exactly_once"),
+    ("at_least_once", "at_least_once"),
+    ("at-least-once", "at_least_once"),
+];
 
 /// The default that depends on whether there is a data directory.
 const WITH_DATA_DIR: &str = "";
@@ -99,6 +107,13 @@ const DEFINITIONS: &[Definition] = &[
         "time between periodic checkpoints; 0 is off (default 10 s with a data directory, off without)",
     ),
     define(
+        "checkpoint.max-concurrent",
+        &["execution.checkpointing.max-concurrent-checkpoints"],
+        Check::Number(1, 16),
+        "1",
+        "checkpoints under way at once",
+    ),
+    define(
         "checkpoint.min-pause",
         &["execution.checkpointing.min-pause"],
         Check::Duration,
@@ -110,7 +125,7 @@ const DEFINITIONS: &[Definition] = &[
         &["checkpointing.mode", "execution.checkpointing.mode"],
         Check::Words(CHECKPOINT_MODES),
         "exactly_once",
-        "exactly_once (at_least_once is not supported yet)",
+        "exactly_once, or at_least_once: sinks publish at the end of each epoch",
     ),
     define(
         "checkpoint.retained",
@@ -132,6 +147,13 @@ const DEFINITIONS: &[Definition] = &[
         Check::Number(0, u32::MAX as u64),
         "4294967295",
         "failed checkpoints in a row before the job restarts",
+    ),
+    define(
+        "checkpoint.trigger",
+        &[],
+        Check::Trigger,
+        "ALWAYS",
+        "when automatic ones are made: ALWAYS, MANUAL, START_AT '<time>', END_AT '<time>', PROCESSING_TIME '<duration>'",
     ),
     define("epoch.in-flight-max", &[], Check::Number(1, 1_000), "2", "epochs in the graph at once"),
     define(
@@ -179,6 +201,13 @@ const DEFINITIONS: &[Definition] = &[
         Check::Flag,
         "false",
         "start although the checkpoint holds state of operators that are gone",
+    ),
+    define(
+        "restore.from",
+        &["execution.state-recovery.path", "execution.savepoint.path"],
+        Check::Text,
+        "",
+        "where a job without checkpoints of its own begins: the folder of a savepoint or checkpoint, or latest",
     ),
     define(
         "restore.verify",
@@ -231,6 +260,13 @@ const DEFINITIONS: &[Definition] = &[
         "folder of the checkpoints (default <data dir>/jobs)",
     ),
     define(
+        "state.savepoints.dir",
+        &["execution.checkpointing.savepoint-dir"],
+        Check::Text,
+        "",
+        "folder of savepoints for which no folder is named (default <data dir>/savepoints)",
+    ),
+    define(
         "state.ttl",
         &["table.exec.state.ttl"],
         Check::Duration,
@@ -248,15 +284,11 @@ const DEFINITIONS: &[Definition] = &[
 
 /// Documented keys that this version does not have yet: refused by name rather than as typing errors.
 const NOT_YET: &[&str] = &[
-    "checkpoint.max-concurrent",
-    "checkpoint.trigger",
     "memory.limit",
     "restart.delay",
     "restart.strategy",
-    "restore.from",
     "source.max-drift",
     "state.require-bounded",
-    "state.savepoints.dir",
     "allowed-paths",
 ];
 
@@ -266,6 +298,20 @@ const ACCEPTED: &[&str] = &[
     "pipeline.object-reuse",
     "sql-client.execution.result-mode",
     "table.dml-sync",
+];
+
+/// What `ALTER JOB` can change.
+const ALTERABLE: &[&str] = &[
+    "checkpoint.every-rows",
+    "checkpoint.interval",
+    "checkpoint.max-concurrent",
+    "checkpoint.min-pause",
+    "checkpoint.retained",
+    "checkpoint.timeout",
+    "checkpoint.tolerable-failures",
+    "checkpoint.trigger",
+    "epoch.interval",
+    "restart.attempts",
 ];
 
 /// The settings of a session.
@@ -312,6 +358,7 @@ impl Check {
                     let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
                     Error::invalid(format!("{text:?} is not one of {}", all.join(", ")))
                 }),
+            Check::Trigger => trigger::parse(text, "UTC").map(|_| text.trim().into()),
             Check::TimeZone => match text.parse::<chrono_tz::Tz>() {
                 Ok(zone) => Ok(zone.name().into()),
                 Err(_) => Err(Error::invalid(format!("{text:?} is not a time zone"))
@@ -340,6 +387,20 @@ impl Settings {
             definition.check.canonical(value).map_err(|error| error.context(format!("setting '{key}'")))?;
         self.values.insert(definition.key, (value, set_by));
         Ok(())
+    }
+
+    /// Sets a key of a running job; answers the key's own name and the value in its own notation.
+    ///
+    /// Errors: as of [`Settings::set`]; *Invalid* for a key that a running job cannot change.
+    pub(crate) fn alter(&mut self, key: &str, value: &str) -> Result<(String, String)> {
+        let definition = definition(key)?;
+        if !ALTERABLE.contains(&definition.key) {
+            return Err(Error::invalid(format!("'{}' cannot change while a job runs", definition.key))
+                .with_detail(format!("these can: {}", ALTERABLE.join(", ")))
+                .with_hint("STOP JOB, SET it, and run the statement again"));
+        }
+        self.set(key, value, "job")?;
+        Ok((definition.key.into(), self.value(definition.key)))
     }
 
     /// Puts a key, or all, back to the default.
@@ -415,6 +476,22 @@ impl Settings {
     pub fn checkpoint_every_rows(&self) -> Option<u64> {
         Some(self.number("checkpoint.every-rows")).filter(|rows| *rows > 0)
     }
+    /// `checkpoint.trigger`.
+    pub fn checkpoint_trigger(&self) -> TriggerPolicy {
+        trigger::parse(&self.value("checkpoint.trigger"), &self.time_zone())
+            .expect("triggers are checked at SET")
+    }
+    /// `checkpoint.mode`.
+    pub fn checkpoint_mode(&self) -> CheckpointMode {
+        match self.value("checkpoint.mode").as_str() {
+            "at_least_once" => CheckpointMode::AtLeastOnce,
+            _ => CheckpointMode::ExactlyOnce,
+        }
+    }
+    /// `checkpoint.max-concurrent`.
+    pub fn checkpoint_max_concurrent(&self) -> usize {
+        self.number("checkpoint.max-concurrent") as usize
+    }
     /// `checkpoint.timeout` in microseconds.
     pub fn checkpoint_timeout(&self) -> i64 {
         self.micros("checkpoint.timeout")
@@ -459,6 +536,10 @@ impl Settings {
     pub fn restart_attempts(&self) -> u32 {
         self.number("restart.attempts") as u32
     }
+    /// `restore.from`.
+    pub fn restore_from(&self) -> Option<String> {
+        Some(self.value("restore.from")).filter(|place| !place.is_empty())
+    }
     /// `restore.allow-non-restored-state`.
     pub fn allow_non_restored_state(&self) -> bool {
         self.value("restore.allow-non-restored-state") == "true"
@@ -501,6 +582,10 @@ impl Settings {
     /// `state.checkpoints.dir`.
     pub fn checkpoints_dir(&self) -> Option<String> {
         Some(self.value("state.checkpoints.dir")).filter(|dir| !dir.is_empty())
+    }
+    /// `state.savepoints.dir`.
+    pub fn savepoints_dir(&self) -> Option<String> {
+        Some(self.value("state.savepoints.dir")).filter(|dir| !dir.is_empty())
     }
     /// `state.ttl` in microseconds; `None` is never.
     pub fn state_ttl(&self) -> Option<i64> {

@@ -4,7 +4,7 @@ use millpond_core::{Location, Result};
 use sqlparser::tokenizer::Token;
 
 use super::StatementParser;
-use crate::statement::{Show, Statement};
+use crate::statement::{Show, Statement, StopSavepoint};
 
 impl StatementParser<'_> {
     /// Behind `SET`: nothing, or `k = v`.
@@ -72,6 +72,10 @@ impl StatementParser<'_> {
         if self.at(&["JOB"]) && self.peek(1).token != Token::EOF {
             return Err(self.unsupported("DESCRIBE JOB", "SHOW JOBS lists the jobs"));
         }
+        if self.at(&["CHECKPOINT"]) && self.peek(1).token != Token::EOF {
+            self.advance(1);
+            return self.describe_checkpoint();
+        }
         self.take(&["EXTENDED"]);
         Ok(Statement::Describe { name: self.name("the name of a table or view")? })
     }
@@ -85,10 +89,81 @@ impl StatementParser<'_> {
     /// Behind `STOP JOB`.
     pub(super) fn stop_job(&mut self) -> Result<Statement> {
         let job = self.job()?;
-        if self.at(&["WITH"]) {
-            return Err(self.unsupported("STOP JOB … WITH", "STOP JOB n takes a last checkpoint"));
+        let (mut savepoint, mut drain) = (StopSavepoint::None, false);
+        while self.take(&["WITH"]) {
+            if savepoint == StopSavepoint::None && self.take(&["SAVEPOINT"]) {
+                savepoint = match self.peek(0).token {
+                    Token::SingleQuotedString(_) => StopSavepoint::In(self.string("a folder")?),
+                    _ => StopSavepoint::Default,
+                };
+            } else if !drain && self.take(&["DRAIN"]) {
+                drain = true;
+            } else {
+                return Err(self
+                    .unexpected("SAVEPOINT or DRAIN")
+                    .with_hint("STOP JOB n [WITH SAVEPOINT ['folder']] [WITH DRAIN]"));
+            }
         }
-        Ok(Statement::StopJob { job })
+        Ok(Statement::StopJob { job, savepoint, drain })
+    }
+
+    /// Behind `CREATE SAVEPOINT`.
+    pub(super) fn create_savepoint(&mut self) -> Result<Statement> {
+        const FORM: &str = "CREATE SAVEPOINT 'folder' FOR JOB n";
+        let folder = self.string("a folder in quotes").map_err(|error| error.with_hint(FORM))?;
+        if !self.take(&["FOR", "JOB"]) {
+            return Err(self.unexpected("FOR JOB").with_hint(FORM));
+        }
+        Ok(Statement::CreateSavepoint { job: self.job()?, folder })
+    }
+
+    /// Behind `ALTER JOB`.
+    pub(super) fn alter_job(&mut self) -> Result<Statement> {
+        let job = self.job()?;
+        if !self.take(&["SET"]) {
+            return Err(self.unexpected("SET").with_hint("ALTER JOB n SET ('key' = 'value', …)"));
+        }
+        self.expect_symbol(&Token::LParen, "( before the settings")?;
+        let mut options = Vec::new();
+        loop {
+            let (key, location) = self.option_key("the name of a setting")?;
+            self.expect_symbol(&Token::Eq, &format!("= after '{key}'"))?;
+            let value = self.option_value(&key)?;
+            options.push((key, value, location));
+            if !self.take_symbol(&Token::Comma) {
+                break;
+            }
+        }
+        self.expect_symbol(&Token::RParen, ") after the settings")?;
+        Ok(Statement::AlterJob { job, options })
+    }
+
+    /// Behind `DESCRIBE CHECKPOINT`.
+    fn describe_checkpoint(&mut self) -> Result<Statement> {
+        let checkpoint = match &self.peek(0).token {
+            Token::Number(text, _) | Token::SingleQuotedString(text) => text.clone(),
+            _ => {
+                return Err(self
+                    .unexpected("the number of a checkpoint, or a folder in quotes")
+                    .with_hint("SHOW CHECKPOINTS lists them"));
+            }
+        };
+        self.advance(1);
+        let job = if self.take(&["FOR", "JOB"]) { Some(self.job()?) } else { None };
+        Ok(Statement::DescribeCheckpoint { checkpoint, job })
+    }
+
+    /// Behind `EXPLAIN RESTORE FROM`.
+    pub(super) fn explain_restore(&mut self) -> Result<Statement> {
+        const FORM: &str = "EXPLAIN RESTORE FROM 'folder' INSERT INTO …";
+        let place =
+            self.string("a savepoint or checkpoint in quotes").map_err(|error| error.with_hint(FORM))?;
+        let explained =
+            [&["INSERT"][..], &["EXECUTE"], &["BEGIN"], &["STATEMENT"]].iter().any(|words| self.at(words));
+        if !explained {
+            return Err(self.unexpected("INSERT or a statement set").with_hint(FORM));
+        }
+        Ok(Statement::ExplainRestore { place, statement: Box::new(self.statement()?) })
     }
 
     /// Behind `CANCEL JOB`.

@@ -13,9 +13,11 @@ type Parse = fn(&mut StatementParser) -> Result<Statement>;
 
 /// What is understood; the phrase is taken before the rest is parsed.
 const UNDERSTOOD: &[(&[&str], Parse)] = &[
+    (&["ALTER", "JOB"], |parser| parser.alter_job()),
     (&["BEGIN", "STATEMENT", "SET"], |parser| parser.statement_set()),
     (&["CANCEL", "JOB"], |parser| parser.cancel_job()),
     (&["CHECKPOINT"], |parser| parser.checkpoint()),
+    (&["CREATE", "SAVEPOINT"], |parser| parser.create_savepoint()),
     (&["CREATE", "TABLE"], |parser| parser.create_table(false)),
     (&["CREATE", "TEMPORARY", "TABLE"], |parser| parser.create_table(true)),
     (&["CREATE", "TEMPORARY", "VIEW"], |parser| parser.create_view(true)),
@@ -31,6 +33,7 @@ const UNDERSTOOD: &[(&[&str], Parse)] = &[
     (&["EXPLAIN", "CHANGELOG_MODE"], |parser| parser.explain(ExplainKind::ChangelogMode)),
     (&["EXPLAIN", "LOGICAL"], |parser| parser.explain(ExplainKind::Logical)),
     (&["EXPLAIN", "PLAN", "FOR"], |parser| parser.explain(ExplainKind::Plan)),
+    (&["EXPLAIN", "RESTORE", "FROM"], |parser| parser.explain_restore()),
     (&["EXPLAIN", "STATE"], |parser| parser.explain(ExplainKind::State)),
     (&["INSERT", "INTO"], |parser| parser.insert_statement()),
     (&["RESET"], |parser| parser.reset()),
@@ -60,7 +63,6 @@ const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["CREATE", "INDEX"], ""),
     (&["CREATE", "MATERIALIZED", "VIEW"], "use CREATE VIEW, or INSERT INTO a connector table"),
     (&["CREATE", "OR"], "DROP it first, then CREATE it"),
-    (&["CREATE", "SAVEPOINT"], "CHECKPOINT JOB n takes a checkpoint"),
     (&["CREATE", "SINK"], "use CREATE TABLE … WITH ('connector' = …) and INSERT INTO it"),
     (&["CREATE", "SOURCE"], "use CREATE TABLE … WITH ('connector' = …)"),
     (&["CREATE", "TEMPORARY", "FUNCTION"], "SHOW FUNCTIONS lists those that are there"),
@@ -75,7 +77,7 @@ const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["INSERT", "OVERWRITE"], "use INSERT INTO"),
     (&["MERGE"], "INSERT INTO a table with a PRIMARY KEY updates by key"),
     (&["ROLLBACK"], "each statement stands for itself"),
-    (&["SAVEPOINT"], "CHECKPOINT takes a checkpoint of all jobs"),
+    (&["SAVEPOINT"], "CREATE SAVEPOINT 'folder' FOR JOB n"),
     (&["SHOW", "CHANGES"], "SELECT * FROM … EMIT CHANGES shows the changelog"),
     (&["SHOW", "CREATE"], "DESCRIBE shows the columns"),
     (&["SHOW", "DATABASES"], "there is one database"),

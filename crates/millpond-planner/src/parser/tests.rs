@@ -71,11 +71,17 @@ fn summary(statement: &Statement) -> String {
         }
         Statement::Explain { kind, statement } => format!("explain {kind:?}: {}", summary(statement)),
         Statement::Describe { name } => format!("describe {name}"),
+        Statement::ExplainRestore { place, statement } => {
+            format!("explain restore from {place:?}: {}", summary(statement))
+        }
         Statement::Set { .. }
         | Statement::Reset { .. }
         | Statement::Show(_)
         | Statement::Checkpoint { .. }
+        | Statement::CreateSavepoint { .. }
         | Statement::StopJob { .. }
+        | Statement::AlterJob { .. }
+        | Statement::DescribeCheckpoint { .. }
         | Statement::CancelJob { .. } => format!("{statement:?}"),
     }
 }

@@ -5,8 +5,10 @@ use super::*;
 const OPTIONS: CoordinatorOptions = CoordinatorOptions {
     interval: Some(100),
     every_rows: None,
+    policy: TriggerPolicy::Always,
     timeout: 50,
     min_pause: 0,
+    concurrent_max: 1,
     tolerable_failures: None,
 };
 
@@ -14,8 +16,8 @@ fn task(index: usize) -> TaskId {
     TaskId { fragment: 0, index }
 }
 
-/// Runs a script over two tasks: `@t` sets the time and ticks, `rows=n`, `ask` (manual, with
-/// request number 7), `end`, `stop`, `ack=n.task`, `nack=n.task`, `commit=n`, `fail=n`.
+/// Runs a script over two tasks: `@t` sets the time and ticks, `rows=n`, `ask`, `signal`,
+/// `savepoint` (each with request number 7), `end`, `stop`, `ack=n.task`, `nack=n.task`, `commit=n`, `fail=n`.
 fn run(options: CoordinatorOptions, script: &str) -> String {
     let mut coordinator = Coordinator::new(options, [task(0), task(1)], CheckpointId(1), Timestamp(0));
     let (mut now, mut rows, mut out) = (Timestamp(0), 0, Vec::new());
@@ -31,6 +33,8 @@ fn run(options: CoordinatorOptions, script: &str) -> String {
                 Event::Tick { rows }
             }
             "ask" => request(Trigger::Manual),
+            "savepoint" => request(Trigger::Savepoint),
+            "signal" => request(Trigger::External),
             "end" => Event::Request { trigger: Trigger::EndOfInput, request: None },
             "stop" => Event::Request { trigger: Trigger::Stop, request: None },
             "ack" => Event::Acked { checkpoint, task },
@@ -49,12 +53,24 @@ fn run(options: CoordinatorOptions, script: &str) -> String {
 
 fn show(action: &Action) -> String {
     match action {
-        Action::Start { checkpoint, trigger } => format!("start({checkpoint},{})", trigger.name()),
+        Action::Start { checkpoint, trigger, .. } => format!("start({checkpoint},{})", trigger.name()),
         Action::Complete { checkpoint } => format!("complete({checkpoint})"),
+        Action::Refuse { trigger, refusal } => format!("refuse({},{})", trigger.name(), word(*refusal)),
         Action::Abort { checkpoint, .. } => format!("abort({checkpoint})"),
         Action::Reply { request, result: Ok(checkpoint) } => format!("reply({request},{checkpoint})"),
         Action::Reply { request, result: Err(_) } => format!("reply({request},error)"),
         Action::Fail(_) => "fail".into(),
+    }
+}
+
+fn word(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Ending => "ending".into(),
+        Refusal::Manual => "manual".into(),
+        Refusal::NotYet(at) => format!("before-{}", at.0),
+        Refusal::Over(at) => format!("over-{}", at.0),
+        Refusal::AlreadyWaits => "waits".into(),
+        Refusal::Stretched { took, interval } => format!("{took}-every-{interval}"),
     }
 }
 
@@ -80,7 +96,8 @@ fn one_at_a_time_and_the_next_when_it_is_due() {
 fn automatic_ones_pause_and_asked_ones_do_not() {
     let options = CoordinatorOptions { interval: Some(10), min_pause: 40, ..OPTIONS };
     let script = "@10 ack=1.0 ack=1.1 commit=1 @20 @49 @50 ack=2.0 ack=2.1 commit=2";
-    check(options.clone(), script, "start(1,interval) complete(1) start(2,interval) complete(2)");
+    let out = "start(1,interval) complete(1) refuse(interval,waits) start(2,interval) complete(2)";
+    check(options.clone(), script, out);
     let script = "@10 ack=1.0 ack=1.1 commit=1 @11 ask";
     check(options, script, "start(1,interval) complete(1) start(2,manual)");
 }
@@ -135,4 +152,75 @@ fn the_last_checkpoint_waits_for_the_current_one_and_nothing_follows_it() {
 #[test]
 fn a_last_checkpoint_that_fails_fails_the_job() {
     check(OPTIONS, "stop nack=1.0", "start(1,stop) abort(1) fail");
+}
+
+#[test]
+fn several_may_be_under_way_and_complete_in_order() {
+    let two = CoordinatorOptions { concurrent_max: 2, timeout: 1_000, ..OPTIONS };
+    let script = "@100 ask ask ack=2.0 ack=2.1 ack=1.0 ack=1.1 commit=1 commit=2";
+    // The third waits for room, which the first one's end makes.
+    let out = "start(1,interval) start(2,manual) complete(1) complete(2) start(3,manual) reply(7,2)";
+    check(two.clone(), script, out);
+    let aborted = "ask ask ack=2.0 ack=2.1 nack=1.0 commit=2";
+    let out = "start(1,manual) start(2,manual) abort(1) reply(7,error) complete(2) reply(7,2)";
+    check(two, aborted, out);
+}
+
+#[test]
+fn the_trigger_setting_refuses_automatic_ones_with_its_reason() {
+    let manual = CoordinatorOptions { policy: TriggerPolicy::Manual, ..OPTIONS };
+    check(manual, "@100 ask", "refuse(interval,manual) start(1,manual)");
+    let from = TriggerPolicy::Between { from: Some(Timestamp(150)), until: Some(Timestamp(250)) };
+    let window = CoordinatorOptions { policy: from, ..OPTIONS };
+    let script = "@100 @200 ack=1.0 ack=1.1 commit=1 @300 signal";
+    let out = "refuse(interval,before-150) start(1,interval) complete(1) refuse(interval,over-250) start(2,external)";
+    check(window, script, out);
+    let after = CoordinatorOptions {
+        interval: None,
+        every_rows: Some(5),
+        policy: TriggerPolicy::After(50),
+        ..OPTIONS
+    };
+    let script = "rows=5 rows=6 @60 rows=9 rows=10";
+    check(after, script, "refuse(every-rows,before-50) start(1,every-rows)");
+}
+
+#[test]
+fn what_falls_due_while_one_waits_is_refused_and_counted() {
+    let slow = CoordinatorOptions { timeout: 10_000, ..OPTIONS };
+    let script = "@100 @200 @300 ack=1.0 ack=1.1 commit=1";
+    let out = "start(1,interval) refuse(interval,waits) complete(1) refuse(interval,200-every-400)";
+    check(slow, script, out);
+}
+
+#[test]
+fn an_interval_that_is_too_short_is_stretched_until_it_fits_again() {
+    let slow = CoordinatorOptions { timeout: 10_000, ..OPTIONS };
+    let stretched = "@100 @200 @250 ack=1.0 ack=1.1 commit=1";
+    let out = "start(1,interval) complete(1) refuse(interval,150-every-300)";
+    check(slow.clone(), stretched, out);
+    // It began at 100: the next one comes at 400, and when that is quick the set interval is back.
+    let back =
+        format!("{stretched} @399 @400 ack=2.0 ack=2.1 commit=2 @700 ack=3.0 ack=3.1 commit=3 @799 @800");
+    let out = format!("{out} start(2,interval) complete(2) start(3,interval) complete(3) start(4,interval)");
+    check(slow, &back, &out);
+}
+
+#[test]
+fn a_savepoint_goes_before_a_checkpoint_and_serves_who_asked_for_one() {
+    let script = "@100 ask savepoint ack=1.0 ack=1.1 commit=1 ack=2.0 ack=2.1 commit=2";
+    let out = "start(1,interval) complete(1) start(2,savepoint) complete(2) reply(7,2) reply(7,2)";
+    check(OPTIONS, script, out);
+}
+
+#[test]
+fn altered_options_hold_from_now_on() {
+    let mut coordinator = Coordinator::new(OPTIONS, [task(0)], CheckpointId(1), Timestamp(0));
+    let often = CoordinatorOptions { interval: Some(10), ..OPTIONS };
+    coordinator.alter(Timestamp(50), often);
+    assert_eq!(coordinator.next_tick(), Some(Timestamp(60)));
+    let off = CoordinatorOptions { interval: None, ..OPTIONS };
+    coordinator.alter(Timestamp(55), off);
+    assert_eq!(coordinator.next_tick(), None);
+    assert_eq!(coordinator.step(Timestamp(100), Event::Tick { rows: 0 }), []);
 }

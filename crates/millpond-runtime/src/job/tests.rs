@@ -8,6 +8,11 @@ use crate::graph::Exchange;
 use crate::report::CheckpointStatus;
 use crate::testing::*;
 
+#[path = "crash_points.rs"]
+mod crash_points;
+#[path = "faults.rs"]
+mod faults;
+
 const PARALLEL: usize = 2;
 
 fn numbers(count: i64, keys: i64) -> Vec<i64> {
@@ -189,7 +194,8 @@ async fn whoever_waits_for_an_epoch_is_told_why_it_never_came() {
 async fn an_error_that_passes_restarts_the_job_from_its_last_checkpoint() {
     let (source, sink, store) =
         (FakeSource::new(true, vec![numbers(200, 50)]), FakeSink::transactional(), FakeStore::new());
-    let factory = ActFactory { heals_after: 2, ..ActFactory::new(Act::Fail(42, ErrorKind::Unavailable)) };
+    // A restore builds each operator once more, to compare its tables.
+    let factory = ActFactory { heals_after: 4, ..ActFactory::new(Act::Fail(42, ErrorKind::Unavailable)) };
     let options =
         JobOptions { checkpoint_at_every_epoch: true, epoch_rows: Some(3), batch_rows: 2, ..options() };
     let job = start(pipeline(&source, factory, 1, sink_tail(&sink)), options, &store);
@@ -234,13 +240,50 @@ async fn state_without_its_operator_is_refused_unless_its_loss_is_allowed() {
     let job = start(graph(), options(), &store);
     job.end_epoch().await.unwrap();
     job.stop().await.unwrap();
-    let mut renamed = graph();
-    renamed.fragments[1].chain[0].uid = uid("other");
-    let job = start(renamed.clone(), options(), &store.reopen());
+    let stateless = || {
+        let mut graph = pipeline(&source, ActFactory::new(Act::Pass), 1, sink_tail(&FakeSink::plain()));
+        graph.fragments[1].chain[0].uid = uid("other");
+        graph
+    };
+    let job = start(stateless(), options(), &store.reopen());
     let error = job.wait().await.unwrap_err();
     assert_eq!(error.message(), "checkpoint 1 has state of Act act, which the job no longer has");
+    assert_eq!(error.detail(), Some("Act act, counts: lost: the job has no such operator"));
     let options = JobOptions { allow_non_restored_state: true, ..options() };
-    start(renamed, options, &store.reopen()).stop().await.unwrap();
+    start(stateless(), options, &store.reopen()).stop().await.unwrap();
+}
+
+/// What an operator computes has changed, and with it its uid; its state is found by its likeness,
+/// and from the next checkpoint on under the new uid.
+#[tokio::test]
+async fn state_is_taken_over_by_the_only_operator_that_is_like_it() {
+    let (source, store) = (FakeSource::new(false, vec![vec![1, 1]]), FakeStore::new());
+    let graph = |sink: &Arc<FakeSink>, name: &str| {
+        let mut graph = pipeline(&source, counting(), 1, sink_tail(sink));
+        graph.fragments[1].chain[0].uid = uid(name);
+        graph
+    };
+    let job = start(graph(&FakeSink::plain(), "act"), options(), &store);
+    job.end_epoch().await.unwrap();
+    job.stop().await.unwrap();
+    let mut store = store;
+    for (name, expected) in [("changed", 1003), ("changed", 1004), ("again", 1005)] {
+        source.push(0, &[1]);
+        let sink = FakeSink::plain();
+        store = store.reopen();
+        let job = start(graph(&sink, name), options(), &store);
+        job.end_epoch().await.unwrap();
+        job.stop().await.unwrap();
+        assert_eq!(sink.visible(), [expected], "{name}");
+    }
+    let newest = millpond_state::StateStore::checkpoints(&*store, millpond_state::Verify::Size)
+        .unwrap()
+        .remove(0)
+        .metadata;
+    let items = crate::explain_restore(&graph(&FakeSink::plain(), "act"), &newest).unwrap();
+    let fates: Vec<String> =
+        items.iter().map(|item| format!("{} {} {}", item.uid, item.state, item.fate)).collect();
+    assert_eq!(fates, ["in splits kept", "act counts kept, from again", "sink committables kept"]);
 }
 
 /// What a client has received up to the end of an epoch.
@@ -404,4 +447,143 @@ fn restarts_pause_longer_each_time_and_a_checkpoint_forgives() {
     };
     assert_eq!([pause(None), pause(None), pause(None), pause(None)], [Some(100), Some(200), Some(300), None]);
     assert_eq!([pause(Some(1)), pause(Some(1))], [Some(100), Some(200)]);
+}
+
+/// A savepoint holds what the job had, is read at another parallelism, and by another job.
+#[tokio::test]
+async fn a_job_begins_at_a_savepoint_of_another() {
+    let away = tempfile::tempdir().unwrap();
+    let (source, sink, store) =
+        (FakeSource::new(false, vec![vec![1, 2]]), FakeSink::transactional(), FakeStore::new());
+    let job = start(pipeline(&source, counting(), PARALLEL, sink_tail(&sink)), options(), &store);
+    job.end_epoch().await.unwrap();
+    let report = job.savepoint(away.path().join("s")).await.unwrap();
+    assert_eq!((report.rows, report.checkpoint), (2, CheckpointId(1)));
+    assert_eq!(sink.visible(), [1001, 2001], "a savepoint commits as a checkpoint does");
+    assert_eq!(job.checkpoints()[0].trigger, Trigger::Savepoint);
+    job.cancel().await;
+    source.push(0, &[2, 3]);
+    let options = JobOptions { job: "k".into(), restore_from: Some(away.path().join("s")), ..options() };
+    for parallelism in [1, 4] {
+        let (sink, store) = (FakeSink::transactional(), FakeStore::new());
+        let graph = || pipeline(&source, counting(), parallelism, sink_tail(&sink));
+        let job = start(graph(), options.clone(), &store);
+        job.end_epoch().await.unwrap();
+        job.stop().await.unwrap();
+        assert_eq!(sink.visible(), [2002, 3001]);
+        // From its first checkpoint on the job has a state of its own, and all of it.
+        source.push(0, &[1, 2]);
+        let job = start(graph(), options.clone(), &store.reopen());
+        job.end_epoch().await.unwrap();
+        job.cancel().await;
+        let job = start(graph(), JobOptions { restore_from: None, ..options.clone() }, &store.reopen());
+        job.end_epoch().await.unwrap();
+        job.stop().await.unwrap();
+        assert_eq!(sink.visible(), [1002, 2002, 2003, 3001]);
+        source.truncate(0, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_job_stops_with_a_savepoint_or_says_why_there_is_none() {
+    let away = tempfile::tempdir().unwrap();
+    let graph = |source| pipeline(source, counting(), 1, sink_tail(&FakeSink::transactional()));
+    let source = FakeSource::new(false, vec![vec![1]]);
+    let job = start(graph(&source), options(), &FakeStore::new());
+    job.end_epoch().await.unwrap();
+    job.stop_with_savepoint(away.path().join("s"), false).await.unwrap();
+    assert_eq!(job.status(), JobStatus::Stopped);
+    // The folder is in use: the job is stopped all the same.
+    let job = start(graph(&source), options(), &FakeStore::new());
+    let error = job.stop_with_savepoint(away.path().join("s"), false).await.unwrap_err();
+    assert!(error.message().contains("is not empty"), "{error}");
+    assert_eq!(job.status(), JobStatus::Stopped);
+    let error = job.savepoint(away.path().join("t")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "it has ended");
+}
+
+#[tokio::test]
+async fn a_drained_job_is_finished_with_its_watermark_at_the_end() {
+    let source = FakeSource::new(false, vec![vec![5]]);
+    let store = FakeStore::new();
+    let graph = || pipeline(&source, counting(), 1, sink_tail(&FakeSink::plain()));
+    let job = start(graph(), options(), &store);
+    job.end_epoch().await.unwrap();
+    job.drain().await.unwrap();
+    assert_eq!(job.status(), JobStatus::Finished);
+    assert!(job.metrics().sources.iter().all(|source| source.watermark == Some(Timestamp::MAX)));
+    let again = start(graph(), options(), &store.reopen());
+    again.wait().await.unwrap();
+    assert!(again.checkpoints().is_empty(), "nothing is left to do");
+}
+
+#[tokio::test]
+async fn at_least_once_is_refused_for_a_sink_that_waits_for_checkpoints() {
+    let source = FakeSource::new(false, vec![vec![4]]);
+    let options = JobOptions { mode: crate::CheckpointMode::AtLeastOnce, ..options() };
+    let graph = |sink: &Arc<FakeSink>| pipeline(&source, counting(), 1, sink_tail(sink));
+    let refused =
+        start_job(graph(&FakeSink::transactional()), options.clone(), environment(FakeStore::new()));
+    assert!(refused.unwrap_err().message().starts_with("table \"out\" takes part in checkpoints"));
+    // A plain sink shows each epoch at once, and again what came after the last checkpoint.
+    let (sink, store) = (FakeSink::plain(), FakeStore::new());
+    let job = start(graph(&sink), options.clone(), &store);
+    job.end_epoch().await.unwrap();
+    job.checkpoint().await.unwrap();
+    source.push(0, &[4]);
+    job.end_epoch().await.unwrap();
+    assert_eq!(sink.visible(), [4001, 4002]);
+    job.crash().await;
+    let job = start(graph(&sink), options, &store.reopen());
+    job.end_epoch().await.unwrap();
+    job.cancel().await;
+    assert_eq!(sink.visible(), [4001, 4002, 4002]);
+}
+
+#[tokio::test]
+async fn options_of_a_running_job_change_at_once() {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000)));
+    let source = FakeSource::new(false, vec![vec![1]]);
+    let environment = Environment { clock: clock.clone(), ..environment(FakeStore::new()) };
+    let graph = pipeline(&source, counting(), 1, sink_tail(&FakeSink::plain()));
+    let job = start_job(graph, options(), environment).unwrap();
+    job.end_epoch().await.unwrap();
+    job.alter(|options| options.checkpoint_interval = Some(100));
+    // The driver has taken the change over when it obeys what was asked after it.
+    job.end_epoch().await.unwrap();
+    clock.advance(100);
+    while job.checkpoints().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(job.checkpoints()[0].trigger, Trigger::Interval);
+    job.alter(|options| options.trigger = crate::TriggerPolicy::Manual);
+    job.end_epoch().await.unwrap();
+    clock.advance(1_000);
+    let refused = |event: &CheckpointEvent| matches!(event, CheckpointEvent::Refused(_));
+    while !job.checkpoint_events().iter().any(refused) {
+        tokio::task::yield_now().await;
+    }
+    job.checkpoint().await.unwrap();
+    let totals = job.metrics().checkpoints;
+    assert_eq!((totals.completed, totals.failed.len(), totals.refused), (2, 0, 1));
+    job.cancel().await;
+}
+
+/// What later checkpoints have prepared is not committed with an earlier one.
+#[tokio::test]
+async fn checkpoints_that_overlap_commit_each_its_own_rows() {
+    let (source, sink, store) =
+        (FakeSource::new(false, vec![vec![1]]), FakeSink::transactional(), FakeStore::new());
+    let options = JobOptions { max_concurrent: 3, ..options() };
+    let job = start(pipeline(&source, counting(), PARALLEL, sink_tail(&sink)), options, &store);
+    job.end_epoch().await.unwrap();
+    for n in 0..20 {
+        source.push(0, &[n, n + 1]);
+        let (first, second) = tokio::join!(job.checkpoint(), job.checkpoint());
+        assert!(first.is_ok() && second.is_ok());
+    }
+    job.end_epoch().await.unwrap();
+    job.stop().await.unwrap();
+    let all: Vec<i64> = std::iter::once(1).chain((0..20).flat_map(|n| [n, n + 1])).collect();
+    assert_eq!((sink.visible(), sink.prepared()), (counted(&all), 0));
 }

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod corruption;
 mod embedding;
 mod faults;
 mod flights;
 mod flink;
 mod nexmark;
 mod resumption;
+mod savepoints;
 mod text;
