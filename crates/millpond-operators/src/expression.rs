@@ -18,9 +18,11 @@ use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::{EpochTime, Error, Result, TimePrecision, Timestamp, Watermark};
+
+use crate::sql_text::readable;
+pub use crate::sql_text::sql_text;
 
 /// An expression.
 pub type Expression = Arc<dyn PhysicalExpr>;
@@ -191,11 +193,7 @@ pub fn evaluate(expression: &Expression, rows: &RecordBatch) -> Result<ArrayRef>
 pub fn evaluate_predicate(expression: &Expression, rows: &RecordBatch) -> Result<BooleanArray> {
     let values = evaluate(expression, rows)?;
     let truth = values.as_boolean_opt().ok_or_else(|| {
-        Error::internal(format!(
-            "{} is no predicate but {}",
-            fmt_sql(expression.as_ref()),
-            values.data_type()
-        ))
+        Error::internal(format!("{} is no predicate but {}", sql_text(expression), values.data_type()))
     })?;
     Ok(truth.clone())
 }
@@ -206,10 +204,12 @@ fn try_evaluate(expression: &Expression, rows: &RecordBatch) -> Result<ArrayRef,
 
 fn failure(expression: &Expression, rows: &RecordBatch, error: DataFusionError) -> Error {
     let failing = |row: &usize| try_evaluate(expression, &rows.slice(*row, 1)).is_err();
-    let error = error_of(error, &fmt_sql(expression.as_ref()).to_string());
+    let error = error_of(error, &sql_text(expression));
     match (0..rows.num_rows()).find(failing) {
-        Some(row) => error.with_detail(format!("in the row {}", row_text(expression, rows, row))),
-        None => error,
+        Some(row) if !columns_of(expression).is_empty() => {
+            error.with_detail(format!("in the row {}", row_text(expression, rows, row)))
+        }
+        Some(_) | None => error,
     }
 }
 
@@ -223,12 +223,12 @@ fn row_text(expression: &Expression, rows: &RecordBatch, row: usize) -> String {
         };
         format!(
             "{} = {}",
-            rows.schema_ref().field(column).name(),
+            readable(rows.schema_ref().field(column).name()),
             value.unwrap_or_else(|error| error.to_string())
         )
     };
     let values: Vec<String> = columns_of(expression).into_iter().map(value).collect();
-    if values.is_empty() { "of any values".into() } else { values.join(", ") }
+    values.join(", ")
 }
 
 fn error_of(error: DataFusionError, text: &str) -> Error {
@@ -238,6 +238,10 @@ fn error_of(error: DataFusionError, text: &str) -> Error {
         DataFusionError::Internal(message) => Error::internal(message.clone()).context(context),
         DataFusionError::ResourcesExhausted(message) => Error::unavailable(message.clone()).context(context),
         DataFusionError::ArrowError(arrow, _) => Error::data(arrow_message(arrow)).context(context),
+        DataFusionError::External(inner) => match inner.downcast_ref::<Error>() {
+            Some(ours) => ours.clone().context(context),
+            None => Error::data(inner.to_string()).context(context),
+        },
         other => Error::data(other.message().into_owned()).context(context),
     }
 }
@@ -253,11 +257,6 @@ fn arrow_message(error: &arrow::error::ArrowError) -> String {
         DivideByZero => "division by zero".into(),
         other => other.to_string(),
     }
-}
-
-/// The expression as SQL-like text.
-pub fn sql_text(expression: &Expression) -> String {
-    fmt_sql(expression.as_ref()).to_string()
 }
 
 /// The index of the column that the expression is; `None` if it computes.

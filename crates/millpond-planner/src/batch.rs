@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, ListBuilder, PrimitiveBuilder, RecordBatch};
 use arrow::datatypes::{
-    ArrowTimestampType, DataType, Field, IntervalMonthDayNano, TimeUnit, TimestampMicrosecondType,
+    ArrowTimestampType, DataType, Field, FieldRef, IntervalMonthDayNano, TimeUnit, TimestampMicrosecondType,
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
 use datafusion::catalog::MemTable;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DataFusionError, ScalarValue, UnnestOptions};
+use datafusion::common::{Column, DataFusionError, ScalarValue, TableReference, UnnestOptions};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
+use datafusion::functions::core::get_field;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
@@ -25,10 +26,12 @@ use datafusion::logical_expr::{
 use millpond_core::{Error, Result, TimePrecision, Timestamp, Watermark};
 use sqlparser::ast;
 
+use crate::optimize::analyzed;
 use crate::plan_error::{carried, from_datafusion};
 use crate::planner::Planner;
-use crate::scalar_function::marker_value;
+use crate::scalar_function::{item_rows, marker_value};
 use crate::session::StreamTable;
+use crate::unnest_relation::Unnest;
 use crate::window_relation::{WindowShape, WindowTvf};
 
 /// Rows of tables, by table name; all columns, also computed ones.
@@ -90,7 +93,7 @@ impl Planner {
         now: Timestamp,
         final_at: Option<&TableWatermarks>,
     ) -> Result<Vec<RecordBatch>> {
-        let plan = self.bound(query)?;
+        let plan = analyzed(&self.session, self.bound(query)?)?;
         let plan = plan
             .transform_up_with_subqueries(|node| {
                 batch_node(node, tables, now, final_at).map(Transformed::yes)
@@ -111,12 +114,16 @@ fn batch_node(
 ) -> Result<LogicalPlan, DataFusionError> {
     match node {
         LogicalPlan::TableScan(scan) => batch_scan(scan, tables),
-        LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<WindowTvf>() {
-            Some(window) => {
-                batch_window(window, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
+        LogicalPlan::Extension(extension) => {
+            let node = extension.node.as_any();
+            match (node.downcast_ref::<WindowTvf>(), node.downcast_ref::<Unnest>()) {
+                (Some(window), _) => {
+                    batch_window(window, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
+                }
+                (None, Some(unnest)) => batch_unnest(unnest),
+                (None, None) => Ok(LogicalPlan::Extension(extension)),
             }
-            None => Ok(LogicalPlan::Extension(extension)),
-        },
+        }
         other => {
             let fixed = other.map_expressions(|expr| {
                 expr.transform(|expr| match marker_value(&expr, now.0) {
@@ -207,6 +214,28 @@ fn time_literal(data_type: &DataType, precision: TimePrecision, time: Timestamp)
         TimePrecision::Microsecond => ScalarValue::TimestampMicrosecond(value, zone),
         TimePrecision::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
     }
+}
+
+/// The items as a list of rows with all their columns, unnested.
+fn batch_unnest(unnest: &Unnest) -> Result<LogicalPlan, DataFusionError> {
+    let types = unnest.item_fields().iter().map(|(_, field)| field.data_type().clone()).collect();
+    let rows = Arc::new(item_rows(types, unnest.ordinality, unnest.outer));
+    let items = Expr::ScalarFunction(ScalarFunction::new_udf(rows, vec![unnest.items.clone()]));
+    let own: Vec<Expr> = unnest.input.schema().columns().into_iter().map(Expr::Column).collect();
+    let item = |place: usize, (table, field): (Option<TableReference>, FieldRef)| {
+        let part = vec![Expr::Column(Column::from_name("$items")), lit(format!("c{place}"))];
+        let part = ScalarFunction::new_udf(get_field(), part);
+        Expr::ScalarFunction(part).alias_qualified(table, field.name())
+    };
+    let items_columns = unnest.item_fields().into_iter().enumerate().map(|(place, field)| item(place, field));
+    LogicalPlanBuilder::from(unnest.input.clone())
+        .project(own.iter().cloned().chain([items.alias("$items")]))?
+        .unnest_column_with_options(
+            Column::from_name("$items"),
+            UnnestOptions::new().with_preserve_nulls(false),
+        )?
+        .project(own.into_iter().chain(items_columns))?
+        .build()
 }
 
 fn interval(micros: i64) -> ScalarValue {

@@ -14,6 +14,7 @@ mod rows;
 mod sink;
 mod source;
 mod temporal;
+mod unnest;
 mod window;
 
 use std::collections::{BTreeSet, HashMap};
@@ -31,6 +32,7 @@ use crate::plan_error::{from_datafusion, unsupported};
 use crate::properties::Role;
 use crate::session::{Session, StreamTable};
 use crate::stream_plan::{NodeId, NodeKind, StateBound, StreamNode, StreamPlan, StreamProperties};
+use crate::unnest_relation::Unnest;
 use crate::window_relation::WindowTvf;
 
 /// Builds one StreamPlan from one or several logical plans.
@@ -132,6 +134,9 @@ impl<'a> Chooser<'a> {
             // The order of a subquery's rows is not kept, as in SQL.
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.choose(&sort.input),
             LogicalPlan::Extension(extension) => {
+                if let Some(unnest) = extension.node.as_any().downcast_ref::<Unnest>() {
+                    return self.unnest(unnest);
+                }
                 let node = extension.node.as_any().downcast_ref::<WindowTvf>();
                 self.window_tvf(node.ok_or_else(|| unsupported(extension.node.name()))?)
             }

@@ -2,8 +2,10 @@
 //!
 //! The type id is GenericDialect's, so that the parser's hard-coded branches for it are taken;
 //! what else is understood is listed one by one, because Generic alone also accepts pipes,
-//! CONNECT BY and other things that would be parsed and then silently ignored. Two prefixes are
-//! ours: `TABLE t [PARTITION BY …]` as an argument, and `MAP[k, v, …]`.
+//! CONNECT BY and other things that would be parsed and then silently ignored. Ours are the prefixes
+//! `TABLE t [PARTITION BY …]` as an argument and `MAP[k, v, …]`, and the clauses of JSON functions.
+
+mod json;
 
 use std::any::TypeId;
 use std::cell::Cell;
@@ -91,6 +93,7 @@ impl Dialect for StreamDialect {
         supports_struct_literal,
         supports_subquery_as_function_arg,
         supports_table_versioning,
+        supports_unicode_string_literal,
         supports_window_clause_named_window_reference,
         supports_window_function_null_treatment_arg,
         supports_within_after_array_aggregation,
@@ -104,8 +107,16 @@ impl Dialect for StreamDialect {
         match (word.keyword, &second.token) {
             (Keyword::TABLE, Token::Word(_)) => Some(table_argument(parser)),
             (Keyword::MAP, Token::LBracket) => Some(map_literal(parser)),
-            _ => None,
+            _ => json::function(parser),
         }
+    }
+    fn parse_infix(
+        &self,
+        parser: &mut Parser,
+        expr: &Expr,
+        _precedence: u8,
+    ) -> Option<Result<Expr, ParserError>> {
+        json::is_json(parser, expr)
     }
 }
 
@@ -152,7 +163,7 @@ fn select_all(name: ObjectName, keyword: TokenWithSpan) -> Result<Query, ParserE
     Ok(query)
 }
 
-/// `MAP[k1, v1, k2, v2]` is `make_map([k1, k2], [v1, v2])`.
+/// `MAP[k1, v1, k2, v2]` is `map([k1, k2], [v1, v2])`.
 fn map_literal(parser: &mut Parser) -> Result<Expr, ParserError> {
     let keyword = parser.expect_keyword(Keyword::MAP)?;
     parser.expect_token(&Token::LBracket)?;
@@ -169,7 +180,7 @@ fn map_literal(parser: &mut Parser) -> Result<Expr, ParserError> {
     for (index, entry) in entries.into_iter().enumerate() {
         if index % 2 == 0 { keys.push(entry) } else { values.push(entry) }
     }
-    Ok(call("make_map", keyword.span, vec![array(keys), array(values)]))
+    Ok(call("map", keyword.span, vec![array(keys), array(values)]))
 }
 
 fn array(elem: Vec<Expr>) -> Expr {

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use millpond_core::Result;
+use millpond_operators::sql_text::readable;
 
 use crate::catalog::Catalog;
 use crate::planner::Planner;
@@ -32,7 +33,7 @@ impl Planner {
         for root in roots(plan) {
             tree.draw(root, "", "")?;
         }
-        Ok(tree.text)
+        Ok(readable(&tree.text).into_owned())
     }
 }
 

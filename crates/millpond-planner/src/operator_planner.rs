@@ -5,25 +5,27 @@
 //!   compares by a total order in which NaN is the largest value, so each comparison gets the
 //!   missing condition. Equality of two columns stays Arrow's: it may be a join key, and for keys
 //!   NaN equals NaN.
-//! - `LIKE … ESCAPE 'c'` becomes LIKE with backslashes, the only escape that the kernel knows.
+//! - Arithmetic of numbers has Flink's result types and fails where it would wrap.
+//! - A text that is compared with a number, truth or time is read as one, as in Flink.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
 use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit};
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
+use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::functions::expr_fn::isnan;
-use datafusion::logical_expr::expr::{Like, ScalarFunction};
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{
-    BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Volatility, cast,
+    BinaryExpr, ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility, cast,
 };
-use millpond_core::{Error, Result};
+use millpond_core::Error;
 use sqlparser::ast::BinaryOperator;
 
-use crate::plan_error::{carried, from_datafusion};
+use crate::plan_error::carried;
+use crate::scalar_function::{Operation, are_numbers, operation};
+use crate::sql_type::sql_type;
 
 /// Plans our binary operators; the others are left to DataFusion.
 #[derive(Debug)]
@@ -35,13 +37,108 @@ impl ExprPlanner for StreamOperators {
         expr: RawBinaryExpr,
         schema: &DFSchema,
     ) -> Result<PlannerResult<RawBinaryExpr>, DataFusionError> {
-        if expr.op == BinaryOperator::Multiply {
-            return Ok(scaled_interval(expr, schema));
+        if let Some(operation) = arithmetic(&expr.op) {
+            check_operands(&expr, schema)?;
+            return Ok(computed(expr, operation, schema));
+        }
+        if expr.op == BinaryOperator::StringConcat {
+            check_texts(&expr, schema)?;
         }
         Ok(match comparison(&expr.op) {
-            Some(operator) => compared(expr, operator, schema),
+            Some(operator) => compared(with_text_read(expr, schema), operator, schema),
             None => PlannerResult::Original(expr),
         })
+    }
+}
+
+fn arithmetic(operator: &BinaryOperator) -> Option<Operation> {
+    match operator {
+        BinaryOperator::Plus => Some(Operation::Plus),
+        BinaryOperator::Minus => Some(Operation::Minus),
+        BinaryOperator::Multiply => Some(Operation::Times),
+        BinaryOperator::Divide => Some(Operation::Divide),
+        BinaryOperator::Modulo => Some(Operation::Remainder),
+        _ => None,
+    }
+}
+
+/// Arithmetic is of numbers, or of times and intervals.
+fn check_operands(expr: &RawBinaryExpr, schema: &DFSchema) -> Result<(), DataFusionError> {
+    let (Ok(left), Ok(right)) = (expr.left.get_type(schema), expr.right.get_type(schema)) else {
+        return Ok(());
+    };
+    let is_operand = |side: &DataType| side.is_numeric() || side.is_temporal() || side.is_null();
+    let is_interval = |side: &DataType| matches!(side, DataType::Interval(_) | DataType::Duration(_));
+    let time_and_number = |a: &DataType, b: &DataType| {
+        matches!(a, DataType::Timestamp(_, _) | DataType::Time32(_) | DataType::Time64(_)) && b.is_numeric()
+    };
+    let mixed = time_and_number(&left, &right) || time_and_number(&right, &left);
+    if is_operand(&left) && is_operand(&right) && !mixed {
+        return Ok(());
+    }
+    let error = undefined(&left, &expr.op, &right);
+    Err(carried(match mixed || is_interval(&left) || is_interval(&right) {
+        true => error.with_hint("times are moved by intervals, as in ts + INTERVAL '1' DAY"),
+        false => error.with_hint("CAST one of them"),
+    }))
+}
+
+/// `||` joins texts, or a text and what can be shown as one, or arrays.
+fn check_texts(expr: &RawBinaryExpr, schema: &DFSchema) -> Result<(), DataFusionError> {
+    let (Ok(left), Ok(right)) = (expr.left.get_type(schema), expr.right.get_type(schema)) else {
+        return Ok(());
+    };
+    let joins = |side: &DataType| {
+        matches!(side, DataType::Utf8 | DataType::List(_) | DataType::Binary) || side.is_null()
+    };
+    match joins(&left) || joins(&right) {
+        true => Ok(()),
+        false => Err(carried(undefined(&left, &expr.op, &right).with_hint("CAST one of them to STRING"))),
+    }
+}
+
+fn undefined(left: &DataType, operator: &BinaryOperator, right: &DataType) -> Error {
+    Error::invalid(format!("{} {operator} {} is not defined", sql_type(left), sql_type(right)))
+}
+
+fn computed(expr: RawBinaryExpr, operator: Operation, schema: &DFSchema) -> PlannerResult<RawBinaryExpr> {
+    match (expr.left.get_type(schema), expr.right.get_type(schema)) {
+        (Ok(left), Ok(right)) if are_numbers(&left, &right) => {
+            PlannerResult::Planned(operation(operator, expr.left, expr.right))
+        }
+        _ if operator == Operation::Times => scaled_interval(expr, schema),
+        _ => PlannerResult::Original(expr),
+    }
+}
+
+/// A text on one side becomes what is on the other: `number = '7'`.
+fn with_text_read(expr: RawBinaryExpr, schema: &DFSchema) -> RawBinaryExpr {
+    let RawBinaryExpr { op, left, right } = expr;
+    let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) else {
+        return RawBinaryExpr { op, left, right };
+    };
+    let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8);
+    let is_read = |data_type: &DataType| {
+        data_type.is_numeric()
+            || *data_type == DataType::Boolean
+            || matches!(data_type, DataType::Date32 | DataType::Time32(_) | DataType::Time64(_))
+            || matches!(data_type, DataType::Timestamp(_, _))
+    };
+    match (is_text(&a) && is_read(&b), is_text(&b) && is_read(&a)) {
+        (true, _) => RawBinaryExpr { op, left: cast(left, read_as(&b)), right },
+        (_, true) => RawBinaryExpr { op, left, right: cast(right, read_as(&a)) },
+        _ => RawBinaryExpr { op, left, right },
+    }
+}
+
+/// As which type a text is read that stands beside a value of this type.
+fn read_as(data_type: &DataType) -> DataType {
+    match data_type {
+        // A text may have decimal places, which must not be lost.
+        number if number.is_integer() => DataType::Decimal128(38, 18),
+        DataType::Decimal128(_, _) => DataType::Decimal128(38, 18),
+        DataType::Float32 => DataType::Float64,
+        other => other.clone(),
     }
 }
 
@@ -145,59 +242,9 @@ fn scaled(number: i64, interval: IntervalMonthDayNano) -> Option<IntervalMonthDa
     })
 }
 
-/// The plan with every `LIKE … ESCAPE` written with backslashes.
-pub(crate) fn with_plain_likes(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let rewritten = plan.transform_up_with_subqueries(|node| {
-        let node = node.map_expressions(|expr| expr.transform_up(plain_like))?;
-        Ok(node)
-    });
-    Ok(rewritten.map_err(from_datafusion)?.data)
-}
-
-fn plain_like(expr: Expr) -> Result<Transformed<Expr>, DataFusionError> {
-    let Expr::Like(like) = expr else { return Ok(Transformed::no(expr)) };
-    let Some(escape) = like.escape_char.filter(|escape| *escape != '\\') else {
-        return Ok(Transformed::no(Expr::Like(like)));
-    };
-    let Expr::Literal(ScalarValue::Utf8(Some(pattern)), metadata) = *like.pattern else {
-        return Err(carried(Error::invalid("LIKE … ESCAPE needs a pattern that is a constant text")));
-    };
-    let pattern = plain_pattern(&pattern, escape).map_err(carried)?;
-    let pattern = Box::new(Expr::Literal(ScalarValue::Utf8(Some(pattern)), metadata));
-    Ok(Transformed::yes(Expr::Like(Like { pattern, escape_char: None, ..like })))
-}
-
-fn plain_pattern(pattern: &str, escape: char) -> Result<String> {
-    let mut plain = String::with_capacity(pattern.len());
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            c if c == escape => match chars.next() {
-                Some(next) if next == '%' || next == '_' => plain.extend(['\\', next]),
-                Some(next) if next == escape => plain.push(next),
-                _ => {
-                    return Err(Error::invalid(format!("the LIKE pattern {pattern:?} is wrong"))
-                        .with_hint(format!("'{escape}' escapes %, _ and itself only")));
-                }
-            },
-            '\\' => plain.push_str("\\\\"),
-            c => plain.push(c),
-        }
-    }
-    Ok(plain)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_become_backslashes() {
-        assert_eq!(plain_pattern("a!_b%", '!').unwrap(), "a\\_b%");
-        assert_eq!(plain_pattern("a!!b\\", '!').unwrap(), "a!b\\\\");
-        assert!(plain_pattern("a!b", '!').is_err());
-        assert!(plain_pattern("a!", '!').is_err());
-    }
 
     #[test]
     fn an_interval_is_multiplied_part_by_part() {

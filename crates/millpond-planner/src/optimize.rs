@@ -34,14 +34,25 @@ use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
 use millpond_core::Result;
 
 use crate::plan_error::from_datafusion;
+use crate::rewrite::with_special_casts;
+use crate::session::Session;
 
 /// The plan, checked, coerced and optimised.
-pub(crate) fn optimized(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
+pub(crate) fn optimized(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
+    let state = session.state();
     let options = Arc::clone(state.config_options());
-    let analyzed = state.analyzer().execute_and_check(plan, &options, |_, _| {}).map_err(from_datafusion)?;
+    let analyzed = analyzed(session, plan)?;
     Optimizer::with_rules(rules())
         .optimize(analyzed, &StreamOptimizer { state, options }, |_, _| {})
         .map_err(from_datafusion)
+}
+
+/// The plan, checked and with all casts.
+pub(crate) fn analyzed(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
+    let state = session.state();
+    let options = Arc::clone(state.config_options());
+    let analyzed = state.analyzer().execute_and_check(plan, &options, |_, _| {}).map_err(from_datafusion)?;
+    with_special_casts(analyzed, session.time_zone())
 }
 
 fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {

@@ -4,6 +4,7 @@
 
 use datafusion::common::{Column, DataFusionError, SchemaError};
 use millpond_core::{Error, ErrorKind, Location};
+use millpond_operators::sql_text::readable;
 use sqlparser::tokenizer::Span;
 
 /// How every message ends that names a construct the streaming planner cannot plan.
@@ -123,10 +124,39 @@ fn unsupported_feature(message: &str) -> Error {
 }
 
 fn reworded(message: &str) -> Error {
+    // One of ours, which the planner has made a text of.
+    if let Some((_, own)) = message.split_once("External error: ") {
+        let (message, notes) = own.split_once("\n  ").unwrap_or((own, ""));
+        let message = message.split(". No function matches").next().unwrap_or(message);
+        let error = Error::invalid(cleaned(message));
+        return match notes.split_once("hint: ") {
+            Some((_, hint)) => {
+                let hint = hint.lines().next().unwrap_or(hint);
+                error.with_hint(hint.split(". No function matches").next().unwrap_or(hint))
+            }
+            None => error,
+        };
+    }
     let message = cleaned(message);
     // `Invalid function 'x'.\nDid you mean 'y'?`, where y is any of the nearest.
     if let Some(name) = message.strip_prefix("invalid function '").and_then(|rest| rest.split('\'').next()) {
         return Error::invalid(format!("function {}{NO_FUNCTION}", name.to_uppercase()));
+    }
+    // `Cannot create filter with non-boolean predicate 't.id' returning Int32`.
+    if let Some((predicate, found)) = message
+        .strip_prefix("cannot create filter with non-boolean predicate '")
+        .and_then(|rest| rest.split_once("' returning "))
+    {
+        return Error::invalid(format!("a condition must be BOOLEAN, but {predicate} is {found}"))
+            .with_hint("compare it with a value");
+    }
+    // `Column in SELECT must be in GROUP BY …: While expanding wildcard, column "t.id" must appear …`.
+    if message.starts_with("column in SELECT must be in GROUP BY")
+        && let Some(name) = message.split('"').nth(1)
+    {
+        let bare = name.rsplit('.').next().unwrap_or(name);
+        return Error::invalid(format!("column \"{bare}\" is neither in GROUP BY nor in an aggregate"))
+            .with_hint(format!("add it to GROUP BY, or aggregate it, as in MAX({bare})"));
     }
     // `Function 'x' user-defined coercion failed with: OUR MESSAGE No function matches …`.
     if let Some((_, own)) = message.split_once("user-defined coercion failed with: ") {
@@ -150,6 +180,48 @@ pub(crate) fn unknown_function(error: &Error) -> Option<&str> {
     error.message().strip_prefix("function ")?.strip_suffix(NO_FUNCTION)
 }
 
+/// The message with SQL's names of types.
+fn with_sql_types(message: &str) -> String {
+    const TYPES: [(&str, &str); 20] = [
+        ("Timestamp(Second, None)", "TIMESTAMP(0)"),
+        ("Timestamp(Millisecond, None)", "TIMESTAMP(3)"),
+        ("Timestamp(Microsecond, None)", "TIMESTAMP(6)"),
+        ("Timestamp(Nanosecond, None)", "TIMESTAMP(9)"),
+        ("Timestamp(ms)", "TIMESTAMP(3)"),
+        ("Timestamp(µs)", "TIMESTAMP(6)"),
+        ("Interval(MonthDayNano)", "INTERVAL"),
+        ("Int8", "TINYINT"),
+        ("Int16", "SMALLINT"),
+        ("Int32", "INT"),
+        ("Int64", "BIGINT"),
+        ("Float32", "FLOAT"),
+        ("Float64", "DOUBLE"),
+        ("Utf8View", "STRING"),
+        ("Utf8", "STRING"),
+        ("Boolean", "BOOLEAN"),
+        ("Date32", "DATE"),
+        ("Decimal128", "DECIMAL"),
+        ("Binary", "BYTES"),
+        ("List", "ARRAY"),
+    ];
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut named = message.to_owned();
+    for (engine, sql) in TYPES {
+        let mut from = 0;
+        while let Some(start) = named[from..].find(engine).map(|found| found + from) {
+            let end = start + engine.len();
+            let inside = named[..start].ends_with(is_word) || named[end..].starts_with(is_word);
+            if inside {
+                from = end;
+                continue;
+            }
+            named.replace_range(start..end, sql);
+            from = start + sql.len();
+        }
+    }
+    named
+}
+
 /// Without backtrace, prefixes, capital letter and full stop.
 fn cleaned(message: &str) -> String {
     let mut message = message.split("\n\nbacktrace:").next().unwrap_or_default().trim();
@@ -165,6 +237,7 @@ fn cleaned(message: &str) -> String {
         message = rest;
     }
     let message = message.trim_end_matches('.').replace("DataFusion", "the planner");
+    let message = with_sql_types(&readable(&message));
     let mut letters = message.chars();
     match (letters.next(), letters.clone().next()) {
         (Some(first), Some(second)) if first.is_uppercase() && !second.is_uppercase() => {
@@ -199,6 +272,14 @@ mod tests {
     fn unsupported_is_told_apart() {
         assert!(is_unsupported(&unsupported("OVER")));
         assert!(!is_unsupported(&Error::invalid("column \"a\" does not exist")));
+    }
+
+    #[test]
+    fn types_have_the_names_of_sql() {
+        let error = "Cannot coerce arithmetic expression Int64 + Boolean to valid types";
+        let error = from_datafusion(DataFusionError::Plan(error.into()));
+        assert_eq!(error.message(), "cannot coerce arithmetic expression BIGINT + BOOLEAN to valid types");
+        assert_eq!(with_sql_types("MyInt64 List(Int8)"), "MyInt64 ARRAY(TINYINT)");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Planner {
 
     /// The operators of a query, up to the client.
     fn client_plan(&self, query: &ast::Query, plan: LogicalPlan) -> Result<StreamPlan> {
-        let plan = optimized(self.session.state(), plan)?;
+        let plan = optimized(&self.session, plan)?;
         let mut chooser = Chooser::new(&self.session, &[&plan])?;
         if !chooser.reads_tables() {
             // Its answer needs no job.
@@ -127,7 +127,7 @@ impl Planner {
         let mut queries = Vec::new();
         for insert in inserts {
             let table = self.insert_target(insert)?;
-            queries.push((insert, table, optimized(self.session.state(), self.bound(&insert.query)?)?));
+            queries.push((insert, table, optimized(&self.session, self.bound(&insert.query)?)?));
         }
         let plans: Vec<&LogicalPlan> = queries.iter().map(|(_, _, query)| query).collect();
         let mut chooser = Chooser::new(&self.session, &plans)?;
@@ -188,7 +188,7 @@ impl Planner {
 
     /// The optimised logical plan as text.
     pub fn explain_logical(&self, query: &ast::Query) -> Result<String> {
-        let plan = optimized(self.session.state(), self.bound(query)?)?;
+        let plan = optimized(&self.session, self.bound(query)?)?;
         Ok(plan.display_indent().to_string())
     }
 

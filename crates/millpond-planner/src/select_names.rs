@@ -1,12 +1,12 @@
-//! Names of the columns of a SELECT: a name that is there already gets a number, as in Flink.
+//! Names of the columns of a SELECT, as in Flink: an expression without AS is `EXPR$n`, n counting
+//! columns from 0, and a name that is there already gets a number.
 //!
-//! `SELECT a.extra, b.extra` gives `extra` and `extra0`. Without it the planner would refuse two
-//! equal expressions and give two columns of one name.
+//! `SELECT a.extra, b.extra, 1 + 1` gives `extra`, `extra0` and `EXPR$2`.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{Expr, Ident, Query, Select, SelectItem, VisitMut, VisitorMut};
+use sqlparser::ast::{AccessExpr, Expr, Ident, Query, Select, SelectItem, VisitMut, VisitorMut};
 
 /// The query with distinct names in each of its SELECTs.
 pub(crate) fn distinctly_named(mut query: Query) -> Query {
@@ -28,30 +28,39 @@ impl VisitorMut for Namer {
 fn name_apart(items: &mut [SelectItem]) {
     let mut taken = HashSet::new();
     for (place, item) in items.iter_mut().enumerate() {
-        let (name, expr) = match item {
-            SelectItem::UnnamedExpr(expr) => (name_of(expr), expr),
-            SelectItem::ExprWithAlias { expr, alias } => (alias.value.clone(), expr),
+        let (name, is_named, expr) = match item {
+            SelectItem::UnnamedExpr(expr) => {
+                let is_named = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+                (name_of(expr).unwrap_or_else(|| format!("EXPR${place}")), is_named, expr)
+            }
+            SelectItem::ExprWithAlias { expr, alias } => (alias.value.clone(), true, expr),
             _ => continue,
         };
-        if taken.insert(name.clone()) {
-            continue;
-        }
         let mut numbered = (0..=place).map(|number| format!("{name}{number}"));
-        let free = numbered.find(|free| !taken.contains(free)).expect("fewer names are taken than tried");
+        let free = match taken.contains(&name) {
+            false if is_named => {
+                taken.insert(name);
+                continue;
+            }
+            false => name,
+            true => numbered.find(|free| !taken.contains(free)).expect("fewer names are taken than tried"),
+        };
         taken.insert(free.clone());
         *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('`', free) };
     }
 }
 
-/// The name that a column has without AS: that of the column or field. Of other expressions, their
-/// text tells whether two are equal.
-fn name_of(expr: &Expr) -> String {
+/// The name that a column has without AS: that of the column or field.
+fn name_of(expr: &Expr) -> Option<String> {
     match expr {
-        Expr::Identifier(name) => name.value.clone(),
-        Expr::CompoundIdentifier(names) => names.last().map_or_else(String::new, |name| name.value.clone()),
-        // A cast keeps the name of what it casts.
-        Expr::Cast { expr, .. } | Expr::Nested(expr) => name_of(expr),
-        other => other.to_string(),
+        Expr::Identifier(name) => Some(name.value.clone()),
+        Expr::CompoundIdentifier(names) => names.last().map(|name| name.value.clone()),
+        Expr::CompoundFieldAccess { access_chain, .. } => match access_chain.last() {
+            Some(AccessExpr::Dot(Expr::Identifier(name))) => Some(name.value.clone()),
+            _ => None,
+        },
+        Expr::Nested(expr) => name_of(expr),
+        _ => None,
     }
 }
 
@@ -67,8 +76,11 @@ mod tests {
             ("SELECT a, b", "SELECT a, b"),
             ("SELECT a, t.a, a", "SELECT a, t.a AS `a0`, a AS `a1`"),
             ("SELECT a, b AS a", "SELECT a, b AS `a0`"),
-            ("SELECT a, CAST(a AS INT)", "SELECT a, CAST(a AS INT) AS `a0`"),
-            ("SELECT x FROM (SELECT f(a), f(a)) t", "SELECT x FROM (SELECT f(a), f(a) AS `f(a)0`) t"),
+            ("SELECT a, CAST(a AS INT)", "SELECT a, CAST(a AS INT) AS `EXPR$1`"),
+            (
+                "SELECT x FROM (SELECT f(a), f(a)) t",
+                "SELECT x FROM (SELECT f(a) AS `EXPR$0`, f(a) AS `EXPR$1`) t",
+            ),
         ];
         for (sql, expected) in cases {
             let query = *Parser::new(&GenericDialect {}).try_with_sql(sql).unwrap().parse_query().unwrap();

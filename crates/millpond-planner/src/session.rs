@@ -5,6 +5,7 @@
 //! that read a clock are volatile markers, never folded at planning time.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
@@ -27,14 +28,16 @@ use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use millpond_core::{Error, Result};
-use sqlparser::ast;
+use sqlparser::ast::{self, Spanned};
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
 use crate::fetch_clause::with_limits;
 use crate::group_window::with_window_functions;
-use crate::plan_error::{carried, from_datafusion, nearest, unknown_function};
-use crate::select_names::distinctly_named;
+use crate::plan_error::{carried, from_datafusion, location_of, nearest, unknown_function};
+use crate::rewrite::{int_literals, special_casts, with_int_literals};
 use crate::sql_type::SqlTypes;
+use crate::sugar::{written_out, written_out_expr};
+use crate::unnest_relation::with_unnests;
 use crate::{aggregate_function, operator_planner, scalar_function, window_relation};
 
 /// How deep expressions and queries may be nested.
@@ -81,7 +84,8 @@ impl Session {
             .with_type_planner(Arc::new(SqlTypes))
             .build();
         state.register_expr_planner(Arc::new(operator_planner::StreamOperators)).map_err(from_datafusion)?;
-        for function in scalar_function::all() {
+        let time_zone = time_zone(settings)?;
+        for function in scalar_function::all(time_zone) {
             state.register_udf(Arc::new(function)).map_err(from_datafusion)?;
         }
         for function in aggregate_function::all() {
@@ -89,7 +93,7 @@ impl Session {
         }
         Ok(Self {
             state,
-            time_zone: time_zone(settings)?,
+            time_zone,
             cdc_duplicates: settings.cdc_duplicates,
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks,
             state_ttl: settings.state_ttl,
@@ -115,7 +119,8 @@ impl Session {
     pub(crate) fn coerced(&self, expr: Expr, schema: &DFSchema) -> Result<Expr> {
         let context =
             SimplifyContext::builder().with_config_options(Arc::clone(self.state.config_options())).build();
-        ExprSimplifier::new(context).coerce(expr, schema).map_err(from_datafusion)
+        let coerced = ExprSimplifier::new(context).coerce(expr, schema).map_err(from_datafusion)?;
+        special_casts(coerced, schema, self.time_zone)
     }
 
     /// The expression, ready to be evaluated over batches of `schema`.
@@ -178,19 +183,22 @@ impl<'a> Binder<'a> {
 
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
-        let query = distinctly_named(with_window_functions(with_limits(query.clone())?)?);
-        let statement = ast::Statement::Query(Box::new(query));
+        let windowed = with_window_functions(with_limits(query.clone())?)?;
+        let written = written_out(windowed, self.session.time_zone.is_some())?;
+        let statement = ast::Statement::Query(Box::new(written));
         let plan = SqlToRel::new(self)
             .sql_statement_to_plan(statement)
-            .map_err(|error| self.suggested(from_datafusion(error)))?;
-        operator_planner::with_plain_likes(plan)
+            .map_err(|error| placed(self.suggested(from_datafusion(error)), query))?;
+        with_int_literals(with_unnests(plan)?)
     }
 
     /// An expression over the columns of `schema`, not yet coerced.
     pub(crate) fn expr(&self, sql: &ast::Expr, schema: &DFSchema) -> Result<Expr> {
-        SqlToRel::new(self)
-            .sql_to_expr(sql.clone(), schema, &mut PlannerContext::new())
-            .map_err(|error| self.suggested(from_datafusion(error)))
+        let sql = written_out_expr(sql.clone(), self.session.time_zone.is_some())?;
+        let expr = SqlToRel::new(self)
+            .sql_to_expr(sql, schema, &mut PlannerContext::new())
+            .map_err(|error| self.suggested(from_datafusion(error)))?;
+        int_literals(expr).map_err(from_datafusion)
     }
 
     /// Adds the nearest names to an error about an unknown function.
@@ -230,6 +238,21 @@ impl<'a> Binder<'a> {
         let plan = renamed(plan, &view.columns).map_err(in_view)?;
         Ok(ViewSource { schema: Arc::clone(plan.schema().inner()), plan })
     }
+}
+
+/// A complaint about the arguments of a function stands where the function does.
+fn placed(error: Error, query: &ast::Query) -> Error {
+    let name = error.message().strip_prefix("there is no function ").and_then(|rest| rest.split('(').next());
+    let Some(name) = name.filter(|_| error.location().is_none()) else { return error };
+    let mut place = None;
+    let _: ControlFlow<()> = ast::visit_expressions(query, |expr| match expr {
+        ast::Expr::Function(function) if function.name.to_string().eq_ignore_ascii_case(name) => {
+            place = location_of(function.name.span());
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    error.with_location(place)
 }
 
 /// The plan with other column names.

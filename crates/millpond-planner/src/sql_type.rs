@@ -4,6 +4,9 @@
 //! `DECIMAL(10, 0)`, strings have no length. Arrow knows timestamps of 0, 3, 6 and 9 digits, so
 //! that other precisions are rounded up.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, TimeUnit};
@@ -51,6 +54,65 @@ pub fn arrow_type(sql: &ast::DataType) -> Result<DataType> {
         Sql::Custom(name, arguments) => custom(&name.to_string(), arguments, sql)?,
         other => return Err(unknown(other)),
     })
+}
+
+/// How many characters a cast leaves of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum TextLength {
+    /// `CHAR(n)`: cut or filled with blanks.
+    Char(usize),
+    /// `VARCHAR(n)`: cut.
+    Varchar(usize),
+}
+
+/// Under which key a cast's target tells its length; the Arrow type has none.
+const LENGTH: &str = "millpond.length";
+
+impl TextLength {
+    fn of(sql: &ast::DataType) -> Option<Self> {
+        use ast::DataType as Sql;
+        let number = |length: &Option<ast::CharacterLength>| match length {
+            Some(ast::CharacterLength::IntegerLength { length, .. }) => usize::try_from(*length).ok(),
+            Some(ast::CharacterLength::Max) | None => None,
+        };
+        match sql {
+            Sql::Char(None) | Sql::Character(None) => Some(TextLength::Char(1)),
+            Sql::Char(length) | Sql::Character(length) => number(length).map(TextLength::Char),
+            Sql::Varchar(length) | Sql::CharVarying(length) | Sql::CharacterVarying(length) => {
+                number(length).map(TextLength::Varchar)
+            }
+            _ => None,
+        }
+    }
+
+    /// The text with this length.
+    pub(crate) fn fit(self, text: &str) -> Cow<'_, str> {
+        let (TextLength::Char(length) | TextLength::Varchar(length)) = self;
+        if let Some((end, _)) = text.char_indices().nth(length) {
+            return Cow::Borrowed(&text[..end]);
+        }
+        match self {
+            TextLength::Char(length) => Cow::Owned(format!("{text:<length$}")),
+            TextLength::Varchar(_) => Cow::Borrowed(text),
+        }
+    }
+}
+
+impl fmt::Display for TextLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TextLength::Char(length) => write!(f, "CHAR({length})"),
+            TextLength::Varchar(length) => write!(f, "VARCHAR({length})"),
+        }
+    }
+}
+
+/// The length that the target of a cast tells.
+pub(crate) fn text_length(target: &Field) -> Option<TextLength> {
+    let text = target.metadata().get(LENGTH)?;
+    let (name, digits) = text.strip_suffix(')')?.split_once('(')?;
+    let length = digits.parse().ok()?;
+    Some(if name == "CHAR" { TextLength::Char(length) } else { TextLength::Varchar(length) })
 }
 
 fn unknown(sql: &ast::DataType) -> Error {
@@ -191,7 +253,11 @@ pub(crate) struct SqlTypes;
 impl TypePlanner for SqlTypes {
     fn plan_type_field(&self, sql: &ast::DataType) -> Result<Option<FieldRef>, DataFusionError> {
         match arrow_type(sql) {
-            Ok(data_type) => Ok(Some(Arc::new(Field::new("", data_type, true)))),
+            Ok(data_type) => {
+                let length = TextLength::of(sql).map(|length| (LENGTH.to_owned(), length.to_string()));
+                let metadata: HashMap<String, String> = length.into_iter().collect();
+                Ok(Some(Arc::new(Field::new("", data_type, true).with_metadata(metadata))))
+            }
             Err(error) => Err(DataFusionError::External(Box::new(error))),
         }
     }
@@ -210,6 +276,13 @@ mod tests {
             Ok(data_type) => sql_type(&data_type),
             Err(error) => error.message().to_owned(),
         }
+    }
+
+    #[test]
+    fn texts_are_cut_and_filled() {
+        assert_eq!(TextLength::Char(4).fit("äb"), "äb  ");
+        assert_eq!(TextLength::Char(1).fit("äb"), "ä");
+        assert_eq!(TextLength::Varchar(4).fit("äb"), "äb");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, Span
 use crate::dialect::TABLE_ARGUMENT;
 use crate::plan_error::{carried, from_datafusion, location_of, unsupported};
 use crate::sql_type::sql_type;
+use crate::unnest_relation;
 
 /// The window table functions, in lower case.
 pub(crate) const FUNCTIONS: [&str; 4] = ["cumulate", "hop", "session", "tumble"];
@@ -265,6 +266,9 @@ impl RelationPlanner for WindowRelations {
             TableFactor::Table { name, alias, args: Some(args), .. } if is_window_function(&name) => {
                 let name = name.to_string().to_lowercase();
                 planned(Call { name, arguments: args.args, is_group_window: false, at }, alias, context)
+            }
+            TableFactor::UNNEST { array_exprs, with_offset: false, with_ordinality, alias, .. } => {
+                unnest_relation::planned(array_exprs, with_ordinality, alias, context)
             }
             TableFactor::Table { version: Some(_), .. } => refused("FOR SYSTEM_TIME AS OF"),
             TableFactor::MatchRecognize { .. } => refused("MATCH_RECOGNIZE"),

@@ -130,6 +130,10 @@ pub(super) fn hint(tokens: &[TokenWithSpan], at: usize) -> Option<String> {
 
 fn mistyped_clause(token: &TokenWithSpan) -> Option<&'static str> {
     let word = bare_word(token)?.to_ascii_uppercase();
+    let joined = ["GROUP BY", "ORDER BY", "PARTITION BY", "UNION ALL"];
+    if let Some(clause) = joined.into_iter().find(|clause| clause.replace(' ', "") == word) {
+        return Some(clause);
+    }
     let known = matches!(&token.token, Token::Word(word) if word.keyword != Keyword::NoKeyword);
     if known || word.len() < 4 {
         return None;

@@ -26,6 +26,8 @@ const QUERIES: &[(&str, &str)] = &[
     ("q18", include_str!("../../../../benches/nexmark/queries/q18.sql")),
     ("q19", include_str!("../../../../benches/nexmark/queries/q19.sql")),
     ("q20", include_str!("../../../../benches/nexmark/queries/q20.sql")),
+    ("q21", include_str!("../../../../benches/nexmark/queries/q21.sql")),
+    ("q22", include_str!("../../../../benches/nexmark/queries/q22.sql")),
 ];
 
 /// The three event tables, out of order by up to `disorder` events.
