@@ -73,3 +73,10 @@ SELECT window_end, page FROM (
 INSERT INTO totals SELECT user_id, raw FROM clicks QUALIFY ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY raw) = 1;
 SELECT page FROM clicks ORDER BY raw DESC LIMIT 3 OFFSET 1;
 SELECT COUNT(*) FROM (SELECT page FROM clicks LIMIT 10);
+-- Rows that come and go as time passes; windows over processing time; the first row of a key.
+SELECT page FROM clicks WHERE seen > NOW() - INTERVAL '1' HOUR AND user_id > 3;
+SELECT page, COUNT(*) FROM clicks WHERE seen BETWEEN CURRENT_TIMESTAMP - INTERVAL '1' DAY AND CURRENT_TIMESTAMP GROUP BY page;
+SELECT page FROM clicks WHERE seen <= NOW();
+SELECT window_end, COUNT(*) FROM TABLE(TUMBLE((SELECT page, PROCTIME() AS pt FROM clicks), DESCRIPTOR(pt), INTERVAL '10' SECOND)) GROUP BY window_start, window_end;
+SELECT page, seen FROM (SELECT page, seen, ROW_NUMBER() OVER (PARTITION BY page ORDER BY PROCTIME()) AS rn FROM clicks) WHERE rn = 1;
+SELECT page, seen FROM (SELECT page, seen, ROW_NUMBER() OVER (PARTITION BY page ORDER BY seen DESC) AS rn FROM clicks) WHERE rn = 1;

@@ -50,3 +50,6 @@ CREATE TABLE x (a INT, b AS c + 1) WITH ('connector' = 'stream');
 SELECT * FROM (SELECT page, RANK() OVER (PARTITION BY user_id ORDER BY seen) AS r FROM clicks) WHERE r > 3;
 SELECT * FROM (SELECT page, ROW_NUMBER() OVER (ORDER BY seen) AS rn FROM clicks) WHERE rn < 1;
 SELECT page FROM clicks QUALIFY SUM(user_id) OVER (PARTITION BY page) > 3;
+-- The current time, judged only once.
+SELECT page FROM clicks WHERE user_id = 1 OR seen > NOW() - INTERVAL '1' HOUR;
+SELECT page FROM clicks ORDER BY page FETCH FIRST 3 ROWS WITH TIES;

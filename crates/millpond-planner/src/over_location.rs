@@ -1,4 +1,4 @@
-//! Where in a query a window function stands that cannot be planned.
+//! Where in a query a window function, or NOW(), stands that cannot be planned.
 //!
 //! Logical plans do not keep the places of functions, so that it is looked up in the text.
 
@@ -9,7 +9,10 @@ use sqlparser::ast::{self, Expr, Spanned, visit_expressions};
 
 use crate::plan_error::location_of;
 
-/// The error with the place of the window function that it speaks of.
+/// Names of the functions that are the current time.
+const NOW: [&str; 4] = ["now", "current_timestamp", "localtimestamp", "current_date"];
+
+/// The error with the place of the function that it speaks of.
 pub(crate) fn at_over(error: Error, query: &ast::Query) -> Error {
     if error.location().is_some() {
         return error;
@@ -18,6 +21,7 @@ pub(crate) fn at_over(error: Error, query: &ast::Query) -> Error {
     let place = match name.as_str() {
         "ROW_NUMBER" | "RANK" | "DENSE_RANK" => over(query, Some(&name)),
         "OVER" => over(query, None),
+        "NOW" => first_call(query, |call| NOW.contains(&call.name.to_string().to_lowercase().as_str())),
         _ => None,
     };
     error.with_location(place)
@@ -25,13 +29,15 @@ pub(crate) fn at_over(error: Error, query: &ast::Query) -> Error {
 
 /// The place of the first window function, or of the first with this name.
 fn over(query: &ast::Query, name: Option<&str>) -> Option<Location> {
+    first_call(query, |call| {
+        call.over.is_some() && name.is_none_or(|name| call.name.to_string().eq_ignore_ascii_case(name))
+    })
+}
+
+/// The place of the first function that is one of those.
+fn first_call(query: &ast::Query, is_one: impl Fn(&ast::Function) -> bool) -> Option<Location> {
     let found = visit_expressions(query, |expr| match expr {
-        Expr::Function(call)
-            if call.over.is_some()
-                && name.is_none_or(|name| call.name.to_string().eq_ignore_ascii_case(name)) =>
-        {
-            ControlFlow::Break(location_of(call.name.span()))
-        }
+        Expr::Function(call) if is_one(call) => ControlFlow::Break(location_of(call.name.span())),
         _ => ControlFlow::Continue(()),
     });
     match found {

@@ -226,6 +226,18 @@ mod tests {
     use super::*;
     use crate::testing::{Expand, rows, values};
 
+    #[tokio::test]
+    async fn a_restored_operator_is_woken_at_once_and_then_as_it_asks() {
+        let (mut tails, _client) = crate::testing::client_tails(64);
+        let metrics = Arc::new(OperatorMetrics::default());
+        let mut link = Link::new(OperatorUid("1".into()), "Expand", Expand::boxed(1), metrics, None);
+        link.wake_at_once();
+        let mut chain = Chain::new(vec![link]);
+        assert!(chain.wake_at().is_some_and(|at| at < Timestamp(0)));
+        chain.end_epoch(&mut tails, None, Timestamp(0)).await.unwrap();
+        assert_eq!(chain.wake_at(), None);
+    }
+
     /// A chain of operators that answer `More` keeps order and passes one batch at a time.
     #[tokio::test]
     async fn an_output_batch_passes_the_chain_before_the_next_is_made() {
