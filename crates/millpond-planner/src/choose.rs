@@ -16,6 +16,7 @@ mod source;
 mod temporal;
 mod unnest;
 mod window;
+mod window_sets;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

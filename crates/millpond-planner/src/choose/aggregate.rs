@@ -94,8 +94,9 @@ pub(super) struct Prepared {
 
 impl Chooser<'_> {
     pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<NodeId> {
-        if matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) {
-            return Err(unsupported("GROUPING SETS"));
+        if let [Expr::GroupingSet(sets)] = aggregate.group_expr.as_slice() {
+            let windowed = self.windowed_sets(aggregate, sets)?;
+            return windowed.ok_or_else(|| unsupported("GROUPING SETS"));
         }
         let results = aggregate.schema.fields().iter().skip(aggregate.group_expr.len());
         let calls = aggregate

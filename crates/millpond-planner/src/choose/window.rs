@@ -399,7 +399,13 @@ impl<'a> Beneath<'a> {
             });
         }
         let mut rest: Vec<Expr> = exprs.collect();
-        let by_window = groups.iter().any(|group| !matches!(group, WindowColumn::Key(_)));
+        // By their starts alone, the windows of a CUMULATE are one: not what the operator makes.
+        let cumulative = matches!(window.shape, WindowShape::Cumulate { .. });
+        let by_window = groups.iter().any(|group| match group {
+            WindowColumn::WindowEnd | WindowColumn::WindowTime => true,
+            WindowColumn::WindowStart => !cumulative,
+            WindowColumn::Key(_) | WindowColumn::Aggregate(_) => false,
+        });
         if !by_window || rest.iter().any(uses_window) {
             return Ok(None);
         }

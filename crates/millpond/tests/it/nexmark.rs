@@ -19,6 +19,7 @@ const QUERIES: &[(&str, &str)] = &[
     ("q7", include_str!("../../../../benches/nexmark/queries/q7.sql")),
     ("q8", include_str!("../../../../benches/nexmark/queries/q8.sql")),
     ("q9", include_str!("../../../../benches/nexmark/queries/q9.sql")),
+    ("q11", include_str!("../../../../benches/nexmark/queries/q11.sql")),
     ("q14", include_str!("../../../../benches/nexmark/queries/q14.sql")),
     ("q15", include_str!("../../../../benches/nexmark/queries/q15.sql")),
     ("q16", include_str!("../../../../benches/nexmark/queries/q16.sql")),
