@@ -85,8 +85,8 @@ fn checkpoints(command: &CheckpointsCommand, printer: &Printer) -> ExitCode {
 fn open(args: &Args) -> Result<Engine> {
     Engine::with_options(EngineOptions {
         data_dir: args.data_dir.clone(),
-        clock: None,
         settings: args.settings(),
+        ..EngineOptions::default()
     })
 }
 

@@ -97,6 +97,16 @@ pub fn stable_hashes(columns: &[ArrayRef], rows: usize) -> Result<KeyHashes> {
     Ok(hashes.into())
 }
 
+/// The stable hashes of keys that go on with more columns: `hashes` are those of the columns before.
+///
+/// Errors: as [`stable_hashes`].
+pub fn extended_hashes(mut hashes: Vec<u64>, columns: &[ArrayRef]) -> Result<KeyHashes> {
+    for column in columns {
+        add_column(&mut hashes, column)?;
+    }
+    Ok(hashes.into())
+}
+
 fn add_column(hashes: &mut [u64], column: &ArrayRef) -> Result<()> {
     macro_rules! ints {
         ($t:ty) => {{
@@ -169,6 +179,24 @@ fn add_column(hashes: &mut [u64], column: &ArrayRef) -> Result<()> {
             let array = column.as_fixed_size_binary();
             add_values(hashes, column, |row| xxh3_64(array.value(row)))
         }
+        DataType::LargeBinary => {
+            let array = column.as_binary::<i64>();
+            add_values(hashes, column, |row| xxh3_64(array.value(row)))
+        }
+        DataType::Struct(_) => {
+            let fields = stable_hashes(column.as_struct().columns(), column.len())?;
+            add_values(hashes, column, |row| fields[row])
+        }
+        DataType::List(_) => {
+            let array = column.as_list::<i32>();
+            let items = stable_hashes(&[array.values().clone()], array.values().len())?;
+            let offsets = array.value_offsets();
+            let list = |row: usize| {
+                let items = &items[offsets[row] as usize..offsets[row + 1] as usize];
+                items.iter().fold(mix(items.len() as u64), |hash, item| combine(hash, *item))
+            };
+            add_values(hashes, column, list)
+        }
         DataType::Null => add_values(hashes, column, |_| NULL_HASH),
         other => {
             return Err(Error::invalid(format!("a key of type {other} is not supported"))
@@ -197,7 +225,7 @@ fn add_values(hashes: &mut [u64], column: &ArrayRef, value: impl Fn(usize) -> u6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
+    use arrow::array::{Float64Array, Int32Array, Int64Array, ListArray, StringArray, StructArray};
 
     #[test]
     fn every_key_group_has_exactly_one_task() {
@@ -219,6 +247,31 @@ mod tests {
         let narrow: ArrayRef = Arc::new(Int32Array::from(vec![-7]));
         let wide: ArrayRef = Arc::new(Int64Array::from(vec![-7]));
         assert_eq!(stable_hashes(&[narrow], 1).unwrap(), stable_hashes(&[wide], 1).unwrap());
+    }
+
+    #[test]
+    fn nested_keys_hash_by_their_values() {
+        let list = |rows: Vec<Option<Vec<Option<i32>>>>| -> ArrayRef {
+            Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(rows))
+        };
+        let rows = list(vec![Some(vec![Some(1), None]), Some(vec![]), None, Some(vec![Some(1), None])]);
+        let hashes = stable_hashes(&[rows.clone()], 4).unwrap();
+        assert_eq!(hashes[0], hashes[3]);
+        assert!(hashes[1] != hashes[2] && hashes[0] != hashes[1]);
+        assert_eq!(stable_hashes(&[rows.slice(3, 1)], 1).unwrap()[0], hashes[0]);
+        let fields = arrow::datatypes::Fields::from(vec![Field::new("l", rows.data_type().clone(), true)]);
+        let structs: ArrayRef = Arc::new(StructArray::new(fields, vec![rows], None));
+        let hashes = stable_hashes(&[structs], 4).unwrap();
+        assert!(hashes[0] == hashes[3] && hashes[0] != hashes[1]);
+    }
+
+    #[test]
+    fn hashes_can_be_extended() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+        let first = stable_hashes(&[numbers.clone()], 2).unwrap();
+        let extended = extended_hashes(first.to_vec(), &[texts.clone()]).unwrap();
+        assert_eq!(extended, stable_hashes(&[numbers, texts], 2).unwrap());
     }
 
     /// The golden file of invariant 5: a change here orphans every stored state.

@@ -92,17 +92,11 @@ fn schema() -> SchemaRef {
 }
 
 fn calls() -> Vec<AggregateCall> {
-    let v = || Some(col("v", &schema()).expect("v is a column"));
-    let call = |function, argument, name: &str| AggregateCall {
-        function,
-        argument,
-        filter: None,
-        distinct: false,
-        name: name.into(),
-        output_type: DataType::Int64,
-    };
+    let v = || vec![col("v", &schema()).expect("v is a column")];
+    let call =
+        |function, arguments, name: &str| AggregateCall::new(function, arguments, name, DataType::Int64);
     vec![
-        call(AggregateFunction::CountStar, None, "n"),
+        call(AggregateFunction::CountStar, Vec::new(), "n"),
         call(AggregateFunction::Sum, v(), "sum"),
         call(AggregateFunction::Max, v(), "max"),
     ]

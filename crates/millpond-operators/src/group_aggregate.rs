@@ -1,8 +1,9 @@
 //! GroupAggregate: an updating GROUP BY.
 //!
-//! State tables: `groups` (key → number of rows, aggregate states, last emitted results) and, per
-//! argument of a DISTINCT aggregate, `distinct_<n>` (key, value → number of rows).
-//! Bound: by keys; one row per group that has rows, one per distinct value of a group.
+//! State tables: `groups` (key → number of rows, aggregate states, last emitted results) and, for
+//! aggregates that remember values or rows, `values_<n>` (key, value → number of rows) and `rows_<n>`
+//! (key, arrival → row).
+//! Bound: by keys; one row per group that has rows, one per distinct value or row of a group.
 //! Emission: at the end of an epoch, the net change of each group that it touched, once: `+I` for
 //! a new group, `-U` `+U` (or `+U` alone) when a result changed, nothing when none did, `-D` when
 //! the last row went. A global aggregate always has its one row, from the first epoch on.
@@ -22,7 +23,8 @@ use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, Row
 use millpond_state::{StateTable, TableKind, ValueTable};
 
 use crate::aggregate::{
-    AggregateCall, AggregateSet, Fold, describe_group, evaluate, key_fields, state_table,
+    AggregateCall, AggregateSet, GroupedRows, OrderIndex, SideMut, SideRef, describe_group, evaluate,
+    key_fields, state_table,
 };
 use crate::operator::*;
 
@@ -76,7 +78,9 @@ struct GroupAggregate {
     factory: GroupAggregateFactory,
     set: AggregateSet,
     groups: ValueTable,
-    distinct: Vec<ValueTable>,
+    sides: Vec<Side>,
+    /// When the next row arrives, where a call asks for it.
+    next_arrival: i64,
     /// Slots that the epoch touched, each once, in order of arrival.
     touched: Vec<u32>,
     is_touched: Vec<bool>,
@@ -87,28 +91,47 @@ struct GroupAggregate {
     slots: Vec<u32>,
 }
 
+/// A side table and the order of its rows, which is kept up to date if a result depends on it.
+struct Side {
+    table: ValueTable,
+    index: Option<OrderIndex>,
+}
+
+impl Side {
+    fn as_ref(&self) -> SideRef<'_> {
+        SideRef { rows: self.table.keyed_rows(), index: self.index.as_ref() }
+    }
+
+    fn as_mut(&mut self) -> SideMut<'_> {
+        SideMut { rows: self.table.keyed_rows_mut(), index: self.index.as_mut() }
+    }
+}
+
 impl GroupAggregate {
     fn new(factory: GroupAggregateFactory, context: BuildContext) -> Result<Self> {
         if factory.input_mode == ChangelogMode::Upsert {
             return Err(Error::internal("GroupAggregate over an upsert input: it needs the old rows too"));
         }
         for call in &factory.aggregates {
-            call.check(&factory.input_schema, factory.input_mode)?;
+            call.check(&factory.input_schema)?;
         }
-        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema)?;
+        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema, factory.input_mode)?;
         let keys = key_fields(&factory.keys, &factory.input_schema)?;
         let values = value_fields(&set);
         let table = |name: &str, more: &[FieldRef], values: &[FieldRef]| {
             ValueTable::new(state_table(name, TableKind::Value, &keys, more, values), context.max_parallelism)
         };
         let groups = table("groups", &[], &values)?;
-        let rows = [Arc::new(Field::new("rows", DataType::Int64, false))];
-        let distinct = set.distinct_fields().into_iter().enumerate();
-        let distinct = distinct.map(|(i, value)| table(&format!("distinct_{i}"), &[value], &rows));
+        let mut sides = Vec::new();
+        for (number, side) in set.side_tables().into_iter().enumerate() {
+            let table = table(&side.name, &side.identity, &side.values)?;
+            sides.push(Side { table, index: set.new_index(number)? });
+        }
         let global_group = key_group(stable_hashes(&[], 1)?[0], context.max_parallelism);
         Ok(Self {
             owns_global_row: factory.keys.is_empty() && context.key_groups.contains(global_group),
-            distinct: distinct.collect::<Result<_>>()?,
+            sides,
+            next_arrival: 0,
             factory,
             set,
             groups,
@@ -121,6 +144,16 @@ impl GroupAggregate {
 
     fn key_columns(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
         self.factory.keys.iter().map(|(key, _)| evaluate(key, rows)).collect()
+    }
+
+    /// Numbers rows in order of arrival.
+    fn arrivals(&mut self, rows: usize) -> Vec<i64> {
+        if !self.set.needs_arrivals() {
+            return Vec::new();
+        }
+        let first = self.next_arrival;
+        self.next_arrival += rows as i64;
+        (first..self.next_arrival).collect()
     }
 
     fn touch(&mut self) {
@@ -226,7 +259,8 @@ impl GroupAggregate {
 
     fn new_results(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
         let states = &self.groups.columns()[FIRST_STATE..];
-        self.set.results(states, slots, |slot| self.named_keys(slot))
+        let sides: Vec<SideRef<'_>> = self.sides.iter().map(Side::as_ref).collect();
+        self.set.results(states, &sides, slots, |slot| self.named_keys(slot))
     }
 
     fn remember(&mut self, slots: &[u32], results: &[ArrayRef]) -> Result<()> {
@@ -275,11 +309,18 @@ impl Operator for GroupAggregate {
         let inputs = self.set.evaluate(&batch.rows)?;
         self.groups.slots_for(&keys, &hashes, &mut self.slots)?;
         self.touch();
-        let fold = Fold { slots: &self.slots, signs: signs.as_deref(), keep: None };
+        let arrivals = self.arrivals(batch.num_rows());
+        let rows = GroupedRows {
+            keys: &keys,
+            hashes: &hashes,
+            slots: &self.slots,
+            signs: signs.as_deref(),
+            arrivals: &arrivals,
+        };
         let columns = self.groups.columns_mut();
-        fold.count(&mut columns[ROW_COUNT]);
-        let mut seen: Vec<_> = self.distinct.iter_mut().map(ValueTable::keyed_rows_mut).collect();
-        self.set.update(&mut columns[FIRST_STATE..], &mut seen, &keys, fold, &inputs)?;
+        rows.count(&mut columns[ROW_COUNT]);
+        let mut sides: Vec<SideMut<'_>> = self.sides.iter_mut().map(Side::as_mut).collect();
+        self.set.update(&mut columns[FIRST_STATE..], &mut sides, rows, &inputs)?;
         ctx.metrics.accepted.add(batch.num_rows() as u64);
         Ok(Progress::Done)
     }
@@ -300,11 +341,19 @@ impl Operator for GroupAggregate {
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
-        let distinct = self.distinct.iter_mut().map(|table| table as &mut dyn StateTable);
-        std::iter::once(&mut self.groups as &mut dyn StateTable).chain(distinct).collect()
+        let sides = self.sides.iter_mut().map(|side| &mut side.table as &mut dyn StateTable);
+        std::iter::once(&mut self.groups as &mut dyn StateTable).chain(sides).collect()
     }
 
     fn restored(&mut self, _watermark: Option<Watermark>) -> Result<()> {
+        let mut last = self.set.last_arrival(&self.groups.columns()[FIRST_STATE..]);
+        for (number, side) in self.sides.iter_mut().enumerate() {
+            if let Some(index) = &mut side.index {
+                let (rows, groups) = (side.table.keyed_rows(), self.groups.keyed_rows_mut());
+                last = last.max(self.set.fill_index(number, index, rows, groups)?);
+            }
+        }
+        self.next_arrival = last + 1;
         Ok(())
     }
 }
@@ -357,9 +406,16 @@ fn value_fields(set: &AggregateSet) -> Vec<FieldRef> {
 fn changed_rows(old: &[ArrayRef], new: &[ArrayRef], rows: usize) -> Result<BooleanArray> {
     let mut changed = BooleanArray::from(vec![false; rows]);
     for (old, new) in old.iter().zip(new) {
-        changed = arrow::compute::or(&changed, &distinct(old, new)?)?;
+        let differ =
+            if new.data_type().is_nested() { nested_distinct(old, new) } else { distinct(old, new)? };
+        changed = arrow::compute::or(&changed, &differ)?;
     }
     Ok(changed)
+}
+
+/// Which rows of arrays, maps or rows differ.
+fn nested_distinct(old: &ArrayRef, new: &ArrayRef) -> BooleanArray {
+    (0..new.len()).map(|row| Some(old.slice(row, 1).as_ref() != new.slice(row, 1).as_ref())).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! SessionAggregate: SESSION with GROUP BY, event time, append input and output.
 //!
-//! State tables: `sessions` (key, session → start, end, aggregate states); per argument of a
-//! DISTINCT aggregate, a table of values (session, key, value → rows).
+//! State tables: `sessions` (key, session → start, end, aggregate states); per session, the side
+//! tables of aggregates that remember values or rows.
 //! Bound: by the watermark; a session goes as it is emitted.
 //! Emission: when the watermark has reached the last unit of a session, it is emitted once, in
 //! ascending order of ends, a batch at a time.
@@ -24,7 +24,7 @@ mod sessions;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt32Array};
-use arrow::compute::take_arrays;
+use arrow::compute::{concat, take_arrays};
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, SchemaRef};
 use chrono_tz::Tz;
 use datafusion::physical_plan::PhysicalExpr;
@@ -38,7 +38,7 @@ use millpond_state::{KeyIndex, KeyedRows, StateColumn, StateTable, TableKind, Va
 
 use self::sessions::{NONE, Session, Sessions};
 use crate::aggregate::{
-    AggregateCall, AggregateSet, DistinctChanges, EvaluatedInput, Fold, evaluate, key_fields, state_table,
+    AggregateCall, AggregateSet, GroupedRows, SideDef, SideMut, SideRef, evaluate, key_fields, state_table,
 };
 use crate::operator::*;
 use crate::window::{WINDOW_TIME_MAX, bounds, local_time, window_times};
@@ -98,7 +98,9 @@ struct SessionAggregate {
     precision: TimePrecision,
     max_parallelism: u16,
     table: ValueTable,
-    distinct: Vec<WindowTable>,
+    sides: Vec<WindowTable>,
+    /// When the next row arrives, where a call asks for it.
+    next_arrival: i64,
     /// Keys that have sessions.
     keys: KeyIndex,
     sessions: Sessions,
@@ -132,14 +134,15 @@ impl SessionAggregate {
         let precision = TimePrecision::of(time_type)
             .ok_or_else(|| Error::internal(format!("a window over a time column of type {time_type}")))?;
         for call in &factory.aggregates {
-            call.check(&factory.input_schema, ChangelogMode::Append)?;
+            call.check(&factory.input_schema)?;
         }
-        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema)?;
+        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema, ChangelogMode::Append)?;
         let keys = key_fields(&factory.keys, &factory.input_schema)?;
         let types: Vec<DataType> = keys.iter().map(|key| key.data_type().clone()).collect();
         Ok(Self {
             table: sessions_table(&keys, &set, context)?,
-            distinct: distinct_tables(&keys, &set, context)?,
+            sides: side_tables(&keys, &set, context)?,
+            next_arrival: 0,
             keys: KeyIndex::new(&types)?,
             factory,
             set,
@@ -240,25 +243,19 @@ impl SessionAggregate {
         self.set.merge(&mut self.table.columns_mut()[BOUNDS..], &into, &parts, &places);
         for (_, id, session) in &united {
             let (into, slot) = (self.sessions.at(*session).id, self.sessions.at(*session).slot);
-            for table in 0..self.distinct.len() {
-                self.unite_distinct(table, *id, into, slot)?;
+            for side in 0..self.sides.len() {
+                self.unite_side(side, *id, into, slot)?;
             }
         }
         self.table.remove(&from)
     }
 
-    /// Moves the distinct values of one session to another; those that it lacks change its states.
-    fn unite_distinct(&mut self, table: usize, from: i64, into: i64, slot: u32) -> Result<()> {
-        let Some(part) = self.distinct[table].remove(from)? else { return Ok(()) };
-        let slots = part.live_slots(0, usize::MAX);
-        let mut keys = part.keys(&slots)?;
-        let input = EvaluatedInput { values: keys.pop(), keep: None };
-        let groups = vec![slot; slots.len()];
-        let fold = Fold { slots: &groups, signs: None, keep: None };
-        let seen = self.distinct[table].window_mut(into)?;
-        let changes = DistinctChanges::of(seen, &keys, fold, &input)?;
+    /// Moves the values or rows of one session to another; values that it lacks change its states.
+    fn unite_side(&mut self, side: usize, from: i64, into: i64, slot: u32) -> Result<()> {
+        let Some(part) = self.sides[side].remove(from)? else { return Ok(()) };
         let columns = &mut self.table.columns_mut()[BOUNDS..];
-        self.set.update_distinct(columns, table, changes.fold(), &changes.values)
+        let into = self.sides[side].window_mut(into)?;
+        self.set.merge_side_at(side, columns, &vec![slot; part.len()], into, &part, 1)
     }
 
     /// Folds the rows that count into the states of their sessions.
@@ -271,27 +268,65 @@ impl SessionAggregate {
             bounds[0].i64s_mut()[*slot as usize] = session.start;
             bounds[1].i64s_mut()[*slot as usize] = session.end;
         }
-        if self.distinct.is_empty() {
+        let first_arrival = self.next_arrival;
+        self.next_arrival += rows.num_rows() as i64;
+        if self.sides.is_empty() {
             let inputs = self.set.evaluate(rows)?;
-            let fold = Fold { slots: &slots, signs: None, keep: None };
-            return self.set.update(columns, &mut [], keys, fold, &inputs);
+            let arrivals: Vec<i64> = (first_arrival..self.next_arrival).collect();
+            let hashes = stable_hashes(keys, rows.num_rows())?;
+            let rows = GroupedRows { keys, hashes: &hashes, slots: &slots, signs: None, arrivals: &arrivals };
+            return self.set.update(columns, &mut [], rows, &inputs);
         }
-        // Each session has distinct values of its own.
+        // Each session has side tables of its own.
         let mut order: Vec<u32> = (0..sessions.len() as u32).collect();
         order.sort_by_key(|row| sessions[*row as usize]);
         for run in order.chunk_by(|a, b| sessions[*a as usize] == sessions[*b as usize]) {
             let session = self.sessions.at(sessions[run[0] as usize]);
             let keys = take_arrays(keys, &UInt32Array::from(run.to_vec()), None)?;
+            let hashes = stable_hashes(&keys, run.len())?;
             let inputs = self.set.evaluate(&rows_at(rows, run.to_vec())?)?;
             let slots = vec![session.slot; run.len()];
-            let mut seen = Vec::with_capacity(self.distinct.len());
-            for table in &mut self.distinct {
-                seen.push(table.window_mut(session.id)?);
+            let arrivals: Vec<i64> = run.iter().map(|row| first_arrival + i64::from(*row)).collect();
+            let mut sides = Vec::with_capacity(self.sides.len());
+            for table in &mut self.sides {
+                sides.push(SideMut { rows: table.window_mut(session.id)?, index: None });
             }
-            let fold = Fold { slots: &slots, signs: None, keep: None };
-            self.set.update(columns, &mut seen, &keys, fold, &inputs)?;
+            let rows =
+                GroupedRows { keys: &keys, hashes: &hashes, slots: &slots, signs: None, arrivals: &arrivals };
+            self.set.update(columns, &mut sides, rows, &inputs)?;
         }
         Ok(())
+    }
+
+    /// The results of some sessions. Those that are read from side tables come one by one.
+    fn results(&self, due: &[Session]) -> Result<Vec<ArrayRef>> {
+        let columns = &self.table.columns()[BOUNDS..];
+        let slots: Vec<u32> = due.iter().map(|session| session.slot).collect();
+        if !self.set.reads_sides() {
+            return self.set.results(columns, &[], &slots, |slot| self.named_keys(slot));
+        }
+        let (mut empty, mut pieces) = (Vec::with_capacity(self.sides.len()), Vec::with_capacity(due.len()));
+        for table in &self.sides {
+            empty.push(table.empty()?);
+        }
+        for session in due {
+            let rows = |side: usize| self.sides[side].window(session.id).unwrap_or(&empty[side]);
+            let mut indexes = Vec::with_capacity(self.sides.len());
+            for side in 0..self.sides.len() {
+                indexes.push(self.set.index_of_one(side, rows(side), session.slot)?);
+            }
+            let sides: Vec<SideRef<'_>> = indexes
+                .iter()
+                .enumerate()
+                .map(|(side, index)| SideRef { rows: rows(side), index: index.as_ref() })
+                .collect();
+            pieces.push(self.set.results(columns, &sides, &[session.slot], |slot| self.named_keys(slot))?);
+        }
+        let column = |call: usize| -> Result<ArrayRef> {
+            let parts: Vec<&dyn Array> = pieces.iter().map(|piece| piece[call].as_ref()).collect();
+            Ok(concat(&parts)?)
+        };
+        (0..self.factory.aggregates.len()).map(column).collect()
     }
 
     /// Emits a batch of the sessions that are due.
@@ -312,7 +347,7 @@ impl SessionAggregate {
         let slots: Vec<u32> = due.iter().map(|session| session.slot).collect();
         self.table.remove(&slots)?;
         for session in &due {
-            for table in &mut self.distinct {
+            for table in &mut self.sides {
                 table.remove(session.id)?;
             }
             self.forget_if_idle(Sessions::key_of(session));
@@ -325,8 +360,7 @@ impl SessionAggregate {
         let keys = self.table.keys(&slots)?;
         let zone = self.factory.time_zone;
         let time_type = self.factory.input_schema.field(self.factory.time_column).data_type();
-        let columns = &self.table.columns()[BOUNDS..];
-        let results = self.set.results(columns, &slots, |slot| self.named_keys(slot))?;
+        let results = self.results(due)?;
         let local = |bound: fn(&Session) -> i64| {
             bounds(due.iter().map(move |session| local_time(zone, bound(session))))
         };
@@ -362,14 +396,13 @@ fn sessions_table(keys: &[FieldRef], set: &AggregateSet, context: BuildContext) 
     ValueTable::new(def, context.max_parallelism)
 }
 
-fn distinct_tables(keys: &[FieldRef], set: &AggregateSet, context: BuildContext) -> Result<Vec<WindowTable>> {
-    let rows = [Arc::new(Field::new("rows", DataType::Int64, false))];
-    let table = |(number, value): (usize, FieldRef)| {
-        let name = format!("sessions_distinct_{number}");
-        let def = state_table(&name, TableKind::Window, keys, &[value], &rows);
+fn side_tables(keys: &[FieldRef], set: &AggregateSet, context: BuildContext) -> Result<Vec<WindowTable>> {
+    let table = |side: SideDef| {
+        let name = format!("sessions_{}", side.name);
+        let def = state_table(&name, TableKind::Window, keys, &side.identity, &side.values);
         WindowTable::new(def, context.max_parallelism)
     };
-    set.distinct_fields().into_iter().enumerate().map(table).collect()
+    set.side_tables().into_iter().map(table).collect()
 }
 
 impl Operator for SessionAggregate {
@@ -427,8 +460,8 @@ impl Operator for SessionAggregate {
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
-        let distinct = self.distinct.iter_mut().map(|table| table as &mut dyn StateTable);
-        std::iter::once(&mut self.table as &mut dyn StateTable).chain(distinct).collect()
+        let sides = self.sides.iter_mut().map(|table| table as &mut dyn StateTable);
+        std::iter::once(&mut self.table as &mut dyn StateTable).chain(sides).collect()
     }
 
     fn restored(&mut self, watermark: Option<Watermark>) -> Result<()> {
@@ -447,6 +480,13 @@ impl Operator for SessionAggregate {
             self.sessions.restore(*key, bounds, *slot, *id);
             self.counter = self.counter.max(id & ((1 << COUNTER_BITS) - 1));
         }
+        let mut last = self.set.last_arrival(&self.table.columns()[BOUNDS..]);
+        for (side, table) in self.sides.iter().enumerate() {
+            for (_, rows) in table.range(i64::MIN, i64::MAX) {
+                last = last.max(self.set.last_arrival_of_side(side, rows)?);
+            }
+        }
+        self.next_arrival = last + 1;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! State tables: `panes` (pane end, key → aggregate states); for HOP, `overlay` (window end, key →
 //! aggregate states); for CUMULATE, `totals` (end of the longest window, key → aggregate states).
-//! Beside each, per argument of a DISTINCT aggregate, a table of values.
+//! Beside each, the side tables of aggregates that remember values or rows.
 //! Bound: by the watermark; a pane is dropped, in O(1), when the last window that it is part of
 //! has fired.
 //! Emission: when the watermark has reached the last unit of a window, its groups are emitted
@@ -44,7 +44,7 @@ use self::groups::Groups;
 pub(crate) use self::groups::rows_at;
 use self::placement::Placement;
 use self::sharing::Sharing;
-use crate::aggregate::{AggregateCall, AggregateSet, evaluate, key_fields};
+use crate::aggregate::{AggregateCall, AggregateSet, OrderIndex, SideRef, evaluate, key_fields};
 use crate::operator::*;
 use crate::window::{WindowSpec, bounds, window_times};
 
@@ -122,11 +122,15 @@ struct WindowAggregate {
     /// Windows that are final at this watermark are to fire.
     target: Watermark,
     firing: Option<Firing>,
+    /// When the next row arrives, where a call asks for it.
+    next_arrival: i64,
 }
 
 /// A window that is being emitted.
 struct Firing {
     end: i64,
+    /// The orders of its side tables, where a result depends on one.
+    indexes: Vec<Option<OrderIndex>>,
     /// The first slot that is not yet emitted.
     next: u32,
 }
@@ -138,9 +142,9 @@ impl WindowAggregate {
         let precision = TimePrecision::of(time_type)
             .ok_or_else(|| Error::internal(format!("a window over a time column of type {time_type}")))?;
         for call in &factory.aggregates {
-            call.check(&factory.input_schema, ChangelogMode::Append)?;
+            call.check(&factory.input_schema)?;
         }
-        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema)?;
+        let set = AggregateSet::new(&factory.aggregates, &factory.input_schema, ChangelogMode::Append)?;
         let keys = key_fields(&factory.keys, &factory.input_schema)?;
         Ok(Self {
             panes: Groups::new("panes", &keys, &set, context)?,
@@ -152,6 +156,7 @@ impl WindowAggregate {
             fired: i64::MIN,
             target: Timestamp::MIN,
             firing: None,
+            next_arrival: 0,
         })
     }
 
@@ -187,7 +192,8 @@ impl WindowAggregate {
     fn start_firing(&mut self) -> Result<()> {
         let Some(end) = self.next_due()? else { return Ok(()) };
         self.sharing.gather(&self.factory.window, &self.set, &mut self.panes, end)?;
-        self.firing = Some(Firing { end, next: 0 });
+        let indexes = self.sharing.indexes(&self.factory.window, &self.set, &mut self.panes, end)?;
+        self.firing = Some(Firing { end, indexes, next: 0 });
         Ok(())
     }
 
@@ -236,7 +242,14 @@ impl WindowAggregate {
         let groups = self.groups_of(firing)?;
         let window = &self.factory.window;
         let keys = groups.keys(slots)?;
-        let results = self.set.results(groups.columns(), slots, |slot| self.named_keys(firing, slot))?;
+        let (_, empty) = self.panes.empty()?;
+        let sides = self.sharing.sides(window, &self.panes, firing.end);
+        let sides = sides.into_iter().zip(&empty).zip(&firing.indexes);
+        let sides: Vec<SideRef<'_>> = sides
+            .map(|((rows, empty), index)| SideRef { rows: rows.unwrap_or(empty), index: index.as_ref() })
+            .collect();
+        let keys_of = |slot| self.named_keys(firing, slot);
+        let results = self.set.results(groups.columns(), &sides, slots, keys_of)?;
         let repeat = |local: i64| bounds(std::iter::repeat_n(local, slots.len()));
         let column = |column: &WindowColumn| match column {
             WindowColumn::Key(key) => Ok(keys[*key].clone()),
@@ -293,17 +306,28 @@ impl Operator for WindowAggregate {
         let watermark = ctx.watermark.unwrap_or(Timestamp::MIN).max(self.closed);
         let placement = Placement::of(&self.factory, watermark, &batch)?;
         placement.count(&ctx.metrics);
+        let first_arrival = self.next_arrival;
+        self.next_arrival += batch.num_rows() as i64;
+        let numbered = self.set.needs_arrivals();
+        let arrivals = |indices: &[u32]| -> Vec<i64> {
+            match numbered {
+                true => indices.iter().map(|row| first_arrival + i64::from(*row)).collect(),
+                false => Vec::new(),
+            }
+        };
         for (end, indices) in placement.panes {
+            let arrivals = arrivals(&indices);
             let rows = rows_at(&batch.rows, indices)?;
-            self.panes.add(end, &self.set, &self.factory.keys, &rows)?;
+            self.panes.add(end, &self.set, &self.factory.keys, &rows, &arrivals)?;
             self.sharing.pane_changed(end);
         }
         for (end, indices) in placement.overlay {
+            let arrivals = arrivals(&indices);
             let rows = rows_at(&batch.rows, indices)?;
             let Sharing::Sliding { overlay, .. } = &mut self.sharing else {
                 return Err(Error::internal("only windows of HOP have rows of their own"));
             };
-            overlay.add(end, &self.set, &self.factory.keys, &rows)?;
+            overlay.add(end, &self.set, &self.factory.keys, &rows, &arrivals)?;
         }
         Ok(Progress::Done)
     }
@@ -329,6 +353,10 @@ impl Operator for WindowAggregate {
 
     fn restored(&mut self, watermark: Option<Watermark>) -> Result<()> {
         self.closed = watermark.unwrap_or(Timestamp::MIN);
+        if self.set.needs_arrivals() {
+            let last = self.panes.last_arrival(&self.set)?.max(self.sharing.last_arrival(&self.set)?);
+            self.next_arrival = last + 1;
+        }
         Ok(())
     }
 }

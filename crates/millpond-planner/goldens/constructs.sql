@@ -80,3 +80,7 @@ SELECT page FROM clicks WHERE seen <= NOW();
 SELECT window_end, COUNT(*) FROM TABLE(TUMBLE((SELECT page, PROCTIME() AS pt FROM clicks), DESCRIPTOR(pt), INTERVAL '10' SECOND)) GROUP BY window_start, window_end;
 SELECT page, seen FROM (SELECT page, seen, ROW_NUMBER() OVER (PARTITION BY page ORDER BY PROCTIME()) AS rn FROM clicks) WHERE rn = 1;
 SELECT page, seen FROM (SELECT page, seen, ROW_NUMBER() OVER (PARTITION BY page ORDER BY seen DESC) AS rn FROM clicks) WHERE rn = 1;
+-- Aggregates.
+SELECT MIN(v), MAX(v), COUNT(DISTINCT v), COUNT(DISTINCT v) FILTER (WHERE v > 1) FROM changes;
+SELECT page, COUNT(*), LISTAGG(DISTINCT page, '-'), GROUPING(page) FROM clicks GROUP BY ROLLUP (page);
+SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY user_id DESC), ARRAY_AGG(page ORDER BY user_id DESC) IGNORE NULLS, STDDEV(user_id) FROM clicks;

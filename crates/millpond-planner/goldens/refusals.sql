@@ -21,11 +21,11 @@ SELECT a.page FROM clicks a LEFT JOIN clicks b ON a.user_id = b.user_id;
 SELECT page FROM clicks WHERE user_id IN (SELECT auction FROM bid);
 SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY seen) FROM clicks;
 SELECT page FROM clicks JOIN bid FOR SYSTEM_TIME AS OF clicks.seen AS b ON clicks.user_id = b.auction;
-SELECT MAX(v) FROM changes;
+SELECT PERCENTILE(v, 2) FROM changes;
 INSERT INTO log SELECT k, v FROM latest;
 SELECT c.page, u.n FROM clicks c JOIN (SELECT user_id, COUNT(*) AS n FROM clicks GROUP BY user_id) u ON c.user_id = u.user_id;
 SELECT 1;
-SELECT page, COUNT(*) FROM clicks GROUP BY ROLLUP (page);
+SELECT LISTAGG(page, channel) FROM clicks, bid WHERE user_id = auction;
 -- Order without an end.
 SELECT page FROM clicks ORDER BY page;
 SELECT page FROM clicks LIMIT 3;

@@ -1,8 +1,8 @@
 //! Aggregate functions with Flink's result types: `SUM(INT)` is INT, `AVG(BIGINT)` is BIGINT.
 //!
-//! In a stream only their names and types matter: the operators compute them. In a batch they
-//! delegate to DataFusion's, over an argument wide enough to be exact, and cast the result;
-//! overflow of the result type is an error.
+//! In a stream only their names and types matter: the operators compute them. In a batch SUM and AVG
+//! delegate to DataFusion's, over an argument wide enough to be exact, and cast the result; overflow
+//! of the result type is an error. What DataFusion lacks or defines otherwise is [`native`].
 
 use std::sync::Arc;
 
@@ -11,24 +11,116 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{DataFusionError, ScalarValue, plan_err};
 use datafusion::functions_aggregate::average::avg_udaf;
+use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
+use datafusion::functions_aggregate::grouping::grouping_udaf;
 use datafusion::functions_aggregate::sum::sum_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::PhysicalExpr;
-use millpond_operators::aggregate::{AggregateFunction, output_type};
+use millpond_core::Result as CoreResult;
+use millpond_operators::aggregate::{AggregateFunction, CoMoment, CustomFunction, Moment, output_type};
 
+use self::native::{Native, Resolved, Shape};
 use crate::plan_error::carried;
+
+mod native;
 
 /// Digits of a sum, at most.
 const SUM_DIGITS: u8 = 38;
 
 /// All functions that replace DataFusion's.
 pub(crate) fn all() -> Vec<AggregateUDF> {
-    vec![
+    let mut all = vec![
         AggregateUDF::from(Exact::new("sum", AggregateFunction::Sum, sum_udaf())),
         AggregateUDF::from(Exact::new("avg", AggregateFunction::Avg, avg_udaf())),
-    ]
+        bool_and_udaf().as_ref().clone().with_aliases(["every"]),
+        grouping_udaf().as_ref().clone().with_aliases(["grouping_id"]),
+    ];
+    all.extend(natives().into_iter().map(AggregateUDF::from));
+    all
+}
+
+fn natives() -> Vec<Native> {
+    use AggregateFunction as F;
+    let any = |name, aliases: &[&str], function| Native::new(name, aliases, Shape::Any(function));
+    let moment =
+        |name, aliases: &[&str], moment| Native::new(name, aliases, Shape::Numbers(F::Moment(moment), 1));
+    let mut natives = vec![
+        moment("var_pop", &["var_population"], Moment::VarPop),
+        moment("var_samp", &["var", "var_sample", "variance"], Moment::VarSamp),
+        moment("stddev_pop", &[], Moment::StddevPop),
+        moment("stddev_samp", &["stddev"], Moment::StddevSamp),
+        any("first_value", &["any_value"], F::FirstValue),
+        any("last_value", &[], F::LastValue),
+        any("single_value", &[], F::SingleValue),
+        any("array_agg", &[], F::ArrayAgg),
+        any("collect", &[], F::Collect),
+        any("mode", &[], F::Mode),
+        any("approx_count_distinct", &["approx_distinct"], F::ApproxCountDistinct),
+        Native::new("listagg", &["string_agg", "group_concat"], Shape::ListAgg),
+        Native::new("median", &["approx_median"], Shape::Median),
+        Native::new(
+            "percentile_cont",
+            &["percentile", "quantile_cont", "approx_percentile_cont"],
+            Shape::Percentile { discrete: false },
+        ),
+        Native::new("percentile_disc", &["quantile_disc"], Shape::Percentile { discrete: true }),
+    ];
+    natives.extend(CoMoment::ALL.map(|moment| {
+        let (name, aliases): (&'static str, &[&str]) = match moment {
+            CoMoment::CovarPop => ("covar_pop", &[]),
+            CoMoment::CovarSamp => ("covar_samp", &["covar"]),
+            CoMoment::Corr => ("corr", &[]),
+            CoMoment::RegrSlope => ("regr_slope", &[]),
+            CoMoment::RegrIntercept => ("regr_intercept", &[]),
+            CoMoment::RegrCount => ("regr_count", &[]),
+            CoMoment::RegrR2 => ("regr_r2", &[]),
+            CoMoment::RegrAvgX => ("regr_avgx", &[]),
+            CoMoment::RegrAvgY => ("regr_avgy", &[]),
+            CoMoment::RegrSxx => ("regr_sxx", &[]),
+            CoMoment::RegrSyy => ("regr_syy", &[]),
+            CoMoment::RegrSxy => ("regr_sxy", &[]),
+        };
+        Native::new(name, aliases, Shape::Numbers(F::CoMoment(moment), 2))
+    }));
+    natives
+}
+
+/// The function that a call means, given its constant arguments and the direction of its ORDER BY.
+///
+/// Errors: *Invalid* for an argument that must be constant and is not.
+pub(crate) fn resolve(
+    function: &Arc<AggregateUDF>,
+    constants: &[Option<ScalarValue>],
+    descending: bool,
+) -> CoreResult<Resolved> {
+    let inner: &dyn std::any::Any = function.inner().as_ref();
+    if let Some(native) = inner.downcast_ref::<Native>() {
+        return native.resolve(constants, descending);
+    }
+    let columns = constants.len();
+    let resolved = |function| Ok(Resolved { function, columns, ordered: false });
+    if let Some(exact) = inner.downcast_ref::<Exact>() {
+        return resolved(exact.function.clone());
+    }
+    let known = [
+        (datafusion::functions_aggregate::count::count_udaf(), AggregateFunction::Count),
+        (datafusion::functions_aggregate::min_max::min_udaf(), AggregateFunction::Min),
+        (datafusion::functions_aggregate::min_max::max_udaf(), AggregateFunction::Max),
+        (datafusion::functions_aggregate::bool_and_or::bool_or_udaf(), AggregateFunction::BoolOr),
+        (datafusion::functions_aggregate::bit_and_or_xor::bit_and_udaf(), AggregateFunction::BitAnd),
+        (datafusion::functions_aggregate::bit_and_or_xor::bit_or_udaf(), AggregateFunction::BitOr),
+        (datafusion::functions_aggregate::bit_and_or_xor::bit_xor_udaf(), AggregateFunction::BitXor),
+    ];
+    if let Some((_, known)) = known.into_iter().find(|(udaf, _)| udaf == function) {
+        return resolved(known);
+    }
+    if function.name() == "bool_and" {
+        return resolved(AggregateFunction::BoolAnd);
+    }
+    let custom = CustomFunction::new(Arc::clone(function), constants.to_vec());
+    resolved(AggregateFunction::Custom(custom))
 }
 
 /// SUM or AVG.
@@ -90,7 +182,7 @@ impl AggregateUDFImpl for Exact {
     }
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType, DataFusionError> {
         match arguments {
-            [input] => output_type(self.function, input).map_err(carried),
+            [input] => output_type(&self.function, std::slice::from_ref(input)).map_err(carried),
             _ => plan_err!("{} takes one argument", self.name.to_uppercase()),
         }
     }

@@ -44,6 +44,8 @@ pub use catalog::{
     BoundTable, Catalog, CatalogEntry, TableColumn, TableColumnKind, TableEntry, TableFacts, TableWatermark,
     ViewEntry,
 };
+/// The DataFusion for which functions of the host are written.
+pub use datafusion;
 pub use parser::{StatementSource, is_complete, parse, parse_one, split_statements};
 pub use plan_error::is_unsupported;
 pub use planner::{ColumnDescription, Planner};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::Column;
 use datafusion::logical_expr::{
-    Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, Sort,
+    AggregateUDF, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Projection, SkipType, Sort,
 };
 use millpond_core::{Error, Result};
 use sqlparser::ast;
@@ -57,6 +57,11 @@ impl Planner {
     /// A planner with an empty catalog.
     pub fn new(settings: PlannerSettings) -> Result<Self> {
         Ok(Self { catalog: Catalog::default(), session: Session::new(&settings)?, settings })
+    }
+
+    /// Makes an aggregate function known to queries, under its name and aliases.
+    pub fn register_aggregate(&mut self, function: Arc<AggregateUDF>) -> Result<()> {
+        self.session.register_aggregate(function)
     }
 
     /// Resolves the names and types of a table definition. The caller opens its connector and then

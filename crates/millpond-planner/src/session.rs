@@ -100,6 +100,10 @@ impl Session {
         })
     }
 
+    pub(crate) fn register_aggregate(&mut self, function: Arc<AggregateUDF>) -> Result<()> {
+        self.state.register_udaf(function).map(|_| ()).map_err(from_datafusion)
+    }
+
     /// In whose local time windows over TIMESTAMP_LTZ are cut; `None`: UTC.
     pub(crate) fn time_zone(&self) -> Option<Tz> {
         self.time_zone

@@ -255,6 +255,7 @@ fn engine(folder: &Path, clock: &Arc<ManualClock>, mode: &Mode) -> Result<Engine
         data_dir: Some(folder.join("data")),
         clock: Some(Arc::clone(clock) as Arc<dyn millpond::Clock>),
         settings: defaults.chain(mode.settings.iter().cloned()).collect(),
+        ..EngineOptions::default()
     })
 }
 

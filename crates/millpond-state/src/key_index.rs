@@ -423,7 +423,8 @@ fn integer_values(key: &ArrayRef) -> ScalarBuffer<i64> {
     }, _ => panic!("a key of {} is not integer-like", key.data_type()))
 }
 
-fn canonical(key: &ArrayRef) -> ArrayRef {
+/// The column with its floats made canonical: one NaN, one zero.
+pub fn canonical(key: &ArrayRef) -> ArrayRef {
     match key.data_type() {
         DataType::Float64 => {
             let floats: PrimitiveArray<Float64Type> = key.as_primitive::<Float64Type>().unary(canonical_f64);

@@ -68,6 +68,11 @@ impl ValueTable {
         self.rows.keys(slots)
     }
 
+    /// The keyed rows themselves, to be read.
+    pub fn keyed_rows(&self) -> &KeyedRows {
+        &self.rows
+    }
+
     /// The keyed rows themselves.
     pub fn keyed_rows_mut(&mut self) -> &mut KeyedRows {
         &mut self.rows

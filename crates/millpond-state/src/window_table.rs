@@ -65,6 +65,11 @@ impl WindowTable {
         }
     }
 
+    /// No rows, of the shape that one window has.
+    pub fn empty(&self) -> Result<KeyedRows> {
+        rows_of(&self.def, 1)
+    }
+
     /// The rows of a window, if it has any.
     pub fn window(&self, end: i64) -> Option<&KeyedRows> {
         self.windows.get(&end)

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
+use millpond_planner::datafusion::logical_expr::AggregateUDF;
 use millpond_planner::{Catalog, CatalogEntry};
 use millpond_state::{Backend, StateStore};
 
@@ -34,6 +35,8 @@ pub struct EngineOptions {
     pub clock: Option<Arc<dyn Clock>>,
     /// Settings that every session begins with.
     pub settings: Vec<(String, String)>,
+    /// Aggregate functions of the host; views that were created with them need them again.
+    pub aggregates: Vec<Arc<AggregateUDF>>,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) catalog: Catalog,
     pub(crate) connectors: BTreeMap<String, Arc<ConnectorTable>>,
+    /// Aggregate functions of the host.
+    pub(crate) aggregates: Vec<Arc<AggregateUDF>>,
     /// Per table or view: the normalised text of its definition.
     pub(crate) definitions: BTreeMap<String, String>,
     pub(crate) jobs: BTreeMap<JobId, JobRecord>,
@@ -117,9 +122,18 @@ impl Engine {
                 state: Mutex::default(),
             }),
         };
+        engine.state().aggregates = options.aggregates;
         engine.replay(records)?;
         engine.state().log = log;
         Ok(engine)
+    }
+
+    /// Makes an aggregate function of the host known to all sessions, under its name and aliases.
+    ///
+    /// Rows that change are right whatever the function can take back: it sees all rows of a group
+    /// anew, in order of arrival or of the call's ORDER BY, when a result is due.
+    pub fn register_aggregate(&self, function: impl Into<Arc<AggregateUDF>>) {
+        self.state().aggregates.push(function.into());
     }
 
     fn replay(&self, records: Vec<CatalogRecord>) -> Result<()> {

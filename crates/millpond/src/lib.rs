@@ -48,6 +48,7 @@ pub use millpond_core::{
     Timestamp,
 };
 pub use millpond_operators::fold::ChangelogFold;
+pub use millpond_planner::datafusion;
 pub use millpond_planner::diagnostic::render;
 pub use millpond_planner::{StatementSource, is_complete, split_statements};
 pub use millpond_planner::{TableRows, TableWatermarks};

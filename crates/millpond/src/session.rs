@@ -146,7 +146,12 @@ impl Session {
             state_ttl: settings.state_ttl(),
             ..PlannerSettings::default()
         })?;
-        planner.catalog = self.engine.state().catalog.clone();
+        let state = self.engine.state();
+        planner.catalog = state.catalog.clone();
+        for function in &state.aggregates {
+            planner.register_aggregate(Arc::clone(function))?;
+        }
+        drop(state);
         Ok(planner)
     }
 

@@ -1,51 +1,29 @@
-//! The call of an aggregate function, and the types of its result.
+//! The call of an aggregate function.
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Schema};
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::physical_plan::PhysicalExpr;
-use millpond_core::{ChangelogMode, Error, Result};
+use millpond_core::{Error, Result};
 
-/// The aggregate functions with a native state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AggregateFunction {
-    /// `COUNT(*)`.
-    CountStar,
-    /// `COUNT(x)`: rows in which x is not NULL.
-    Count,
-    /// `SUM(x)`.
-    Sum,
-    /// `MIN(x)`.
-    Min,
-    /// `MAX(x)`.
-    Max,
-    /// `AVG(x)`.
-    Avg,
-}
-
-impl std::fmt::Display for AggregateFunction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            AggregateFunction::CountStar | AggregateFunction::Count => "COUNT",
-            AggregateFunction::Sum => "SUM",
-            AggregateFunction::Min => "MIN",
-            AggregateFunction::Max => "MAX",
-            AggregateFunction::Avg => "AVG",
-        })
-    }
-}
+use super::function::{AggregateFunction, output_type};
 
 /// One aggregate of a query.
 #[derive(Debug, Clone)]
 pub struct AggregateCall {
     /// The function.
     pub function: AggregateFunction,
-    /// Its argument; `None` for `COUNT(*)` only.
-    pub argument: Option<Arc<dyn PhysicalExpr>>,
+    /// Its arguments; none for `COUNT(*)` only.
+    pub arguments: Vec<Arc<dyn PhysicalExpr>>,
     /// `FILTER (WHERE …)`.
     pub filter: Option<Arc<dyn PhysicalExpr>>,
-    /// `DISTINCT`; without effect on MIN and MAX.
+    /// `DISTINCT`.
     pub distinct: bool,
+    /// `ORDER BY` within the call; equal rows stay in order of arrival.
+    pub order_by: Vec<(Arc<dyn PhysicalExpr>, SortOptions)>,
+    /// `IGNORE NULLS` or `RESPECT NULLS`, where it is said.
+    pub ignore_nulls: Option<bool>,
     /// The output column's name, which also names the call in messages and state columns.
     pub name: String,
     /// The type of the result, as [`output_type`] tells it.
@@ -53,26 +31,41 @@ pub struct AggregateCall {
 }
 
 impl AggregateCall {
-    /// Whether distinct values must be told apart.
-    pub fn needs_distinct(&self) -> bool {
-        self.distinct && !matches!(self.function, AggregateFunction::Min | AggregateFunction::Max)
+    /// A call of a function over arguments, without any clause.
+    pub fn new(
+        function: AggregateFunction,
+        arguments: Vec<Arc<dyn PhysicalExpr>>,
+        name: impl Into<String>,
+        output_type: DataType,
+    ) -> Self {
+        Self {
+            function,
+            arguments,
+            filter: None,
+            distinct: false,
+            order_by: Vec::new(),
+            ignore_nulls: None,
+            name: name.into(),
+            output_type,
+        }
     }
 
-    /// Checks the call against the columns and the changelog that it will see.
+    /// Whether distinct values must be told apart.
+    pub fn needs_distinct(&self) -> bool {
+        self.function == AggregateFunction::ApproxCountDistinct
+            || self.distinct && !self.function.ignores_repetition()
+    }
+
+    /// Whether rows count in which an argument is NULL.
+    pub(super) fn keeps_nulls(&self) -> bool {
+        !self.ignore_nulls.unwrap_or(!self.function.respects_nulls())
+    }
+
+    /// Checks the call against the columns that it will see.
     ///
-    /// Errors: *Invalid* for a MIN or MAX over rows that may be retracted, a missing argument, or
-    /// types that do not fit.
-    pub fn check(&self, input: &Schema, mode: ChangelogMode) -> Result<()> {
-        let extreme = matches!(self.function, AggregateFunction::Min | AggregateFunction::Max);
-        if extreme && mode != ChangelogMode::Append {
-            return Err(Error::invalid(format!(
-                "{} over an input whose rows change is not supported",
-                self.name
-            ))
-            .with_hint("MIN and MAX need an input to which rows are only appended"));
-        }
-        let argument_type = self.argument_type(input)?;
-        let output = output_type(self.function, &argument_type)?;
+    /// Errors: *Invalid* for a missing argument or types that do not fit.
+    pub fn check(&self, input: &Schema) -> Result<()> {
+        let output = output_type(&self.function, &self.argument_types(input)?)?;
         if output != self.output_type {
             return Err(Error::internal(format!(
                 "{} is {output} and was planned as {}",
@@ -82,67 +75,52 @@ impl AggregateCall {
         Ok(())
     }
 
-    /// The type of the argument; that of NULL for `COUNT(*)`.
-    pub fn argument_type(&self, input: &Schema) -> Result<DataType> {
-        match (&self.argument, self.function) {
-            (None, AggregateFunction::CountStar) => Ok(DataType::Null),
-            (None, _) => Err(Error::internal(format!("{} without an argument", self.function))),
-            (Some(argument), _) => argument.data_type(input).map_err(super::state::expression_error),
+    /// The types of the arguments.
+    pub fn argument_types(&self, input: &Schema) -> Result<Vec<DataType>> {
+        if self.arguments.is_empty() && self.function != AggregateFunction::CountStar {
+            return Err(Error::internal(format!("{} without an argument", self.function)));
         }
+        let data_type = |argument: &Arc<dyn PhysicalExpr>| {
+            argument.data_type(input).map_err(super::state::expression_error)
+        };
+        self.arguments.iter().map(data_type).collect()
     }
 
     /// The call as EXPLAIN shows it, e.g. `SUM(DISTINCT price@1)`.
     pub fn describe(&self) -> String {
-        let argument = self.argument.as_ref().map_or("*".into(), |argument| argument.to_string());
+        let arguments: Vec<String> = self.arguments.iter().map(|argument| argument.to_string()).collect();
+        let mut inside = if arguments.is_empty() { "*".to_string() } else { arguments.join(", ") };
+        match &self.function {
+            AggregateFunction::ListAgg(separator) => inside.push_str(&format!(", '{separator}'")),
+            AggregateFunction::Percentile(percentile) => {
+                let fraction = |parts: &u64| (*parts as f64 / super::function::FRACTION_PARTS).to_string();
+                let fractions: Vec<String> = percentile.fractions.iter().map(fraction).collect();
+                inside.push_str(&format!(", {}", fractions.join(", ")));
+                if percentile.descending {
+                    inside.push_str(" DESC");
+                }
+            }
+            _ => {}
+        }
+        let order: Vec<String> =
+            self.order_by.iter().map(|(expr, options)| format!("{expr}{}", direction(*options))).collect();
+        let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {}", order.join(", ")) };
+        let nulls = match self.ignore_nulls {
+            None => "",
+            Some(true) => " IGNORE NULLS",
+            Some(false) => " RESPECT NULLS",
+        };
         let distinct = if self.distinct { "DISTINCT " } else { "" };
         let filter = self.filter.as_ref().map_or(String::new(), |filter| format!(" FILTER ({filter})"));
-        format!("{}({distinct}{argument}){filter}", self.function)
+        format!("{}({distinct}{inside}{order}){nulls}{filter}", self.function)
     }
 }
 
-/// The type of a function's result over an argument type, as in Flink.
-///
-/// COUNT is BIGINT; SUM(DECIMAL(p, s)) is DECIMAL(38, s) and AVG of it DECIMAL(38, max(s, 6));
-/// everything else has the argument's type.
-///
-/// Errors: *Invalid* for an argument that the function cannot take.
-pub fn output_type(function: AggregateFunction, input: &DataType) -> Result<DataType> {
-    let refused = || {
-        Error::invalid(format!("{function} cannot take an argument of type {input}"))
-            .with_hint("CAST it to a type that can be aggregated")
-    };
-    match function {
-        AggregateFunction::CountStar | AggregateFunction::Count => Ok(DataType::Int64),
-        AggregateFunction::Sum | AggregateFunction::Avg => match input {
-            DataType::Decimal128(_, scale) if function == AggregateFunction::Sum => {
-                Ok(DataType::Decimal128(DECIMAL128_MAX_PRECISION, *scale))
-            }
-            DataType::Decimal128(_, scale) => {
-                Ok(DataType::Decimal128(DECIMAL128_MAX_PRECISION, (*scale).max(6)))
-            }
-            DataType::Float32 | DataType::Float64 => Ok(input.clone()),
-            other if other.is_integer() => Ok(input.clone()),
-            _ => Err(refused()),
-        },
-        AggregateFunction::Min | AggregateFunction::Max if is_comparable(input) => Ok(input.clone()),
-        AggregateFunction::Min | AggregateFunction::Max => Err(refused()),
-    }
-}
-
-fn is_comparable(data_type: &DataType) -> bool {
-    match data_type {
-        // Held by their bits, whose order is not theirs; the dialect has no such type.
-        DataType::UInt64 => false,
-        DataType::Boolean
-        | DataType::Float32
-        | DataType::Float64
-        | DataType::Decimal128(_, _)
-        | DataType::Utf8
-        | DataType::LargeUtf8
-        | DataType::Utf8View
-        | DataType::Binary
-        | DataType::LargeBinary
-        | DataType::BinaryView => true,
-        other => other.is_integer() || other.is_temporal() && !matches!(other, DataType::Interval(_)),
+fn direction(options: SortOptions) -> &'static str {
+    match (options.descending, options.nulls_first) {
+        (false, true) => "",
+        (false, false) => " NULLS LAST",
+        (true, false) => " DESC",
+        (true, true) => " DESC NULLS FIRST",
     }
 }

@@ -3,9 +3,9 @@
 //! Append input without NULLs or FILTER runs without a test per row: sign and selection are
 //! decided once per batch, outside the loop.
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, UInt32Array};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::cast;
+use arrow::compute::{cast, take};
 use arrow::datatypes::*;
 use millpond_core::{Error, Result};
 use millpond_state::{StateColumn, StateValues, for_integer_type};
@@ -19,6 +19,8 @@ pub struct Fold<'a> {
     pub signs: Option<&'a [i64]>,
     /// Which rows count; `None`: all.
     pub keep: Option<&'a BooleanBuffer>,
+    /// When the rows arrived; empty where nobody asks.
+    pub arrivals: &'a [i64],
 }
 
 impl Fold<'_> {
@@ -157,6 +159,77 @@ impl Fold<'_> {
         Ok(())
     }
 
+    /// Counts rows, and those that are true; state is (rows, true rows).
+    pub fn truths(&self, [rows, truths]: &mut [StateColumn; 2], values: &ArrayRef) -> Result<()> {
+        let values = values.as_boolean_opt().ok_or_else(|| unexpected(values))?;
+        let (rows, truths) = (rows.i64s_mut(), truths.i64s_mut());
+        self.each(values.values().iter(), |slot, value, sign| {
+            rows[slot] += sign;
+            truths[slot] += sign * i64::from(value);
+        });
+        Ok(())
+    }
+
+    /// Toggles bits, which is its own inverse; state is (bits, rows).
+    pub fn xor(&self, [bits, rows]: &mut [StateColumn; 2], values: &ArrayRef) -> Result<()> {
+        let (bits, rows) = (bits.i64s_mut(), rows.i64s_mut());
+        for_integer_type!(values.data_type(), T => {
+            let values = values.as_primitive::<T>().values().iter();
+            self.each(values, |slot, value, sign| {
+                bits[slot] ^= *value as i64;
+                rows[slot] += sign;
+            });
+            Ok(())
+        }, _ => Err(unexpected(values)))
+    }
+
+    /// Combines bits by AND or OR; state is the bits. Rows are only added.
+    pub fn bits(&self, all: bool, bits: &mut StateColumn, values: &ArrayRef) -> Result<()> {
+        assert!(self.signs.is_none(), "bits cannot be taken back");
+        let StateColumn { values: StateValues::I64(bits), valid: Some(valid), .. } = bits else {
+            return Err(unexpected(values));
+        };
+        for_integer_type!(values.data_type(), T => {
+            let values = values.as_primitive::<T>().values().iter();
+            self.each(values, |slot, value, _| {
+                let value = *value as i64;
+                bits[slot] = match (valid[slot], all) {
+                    (false, _) => value,
+                    (true, true) => bits[slot] & value,
+                    (true, false) => bits[slot] | value,
+                };
+                valid[slot] = true;
+            });
+            Ok(())
+        }, _ => Err(unexpected(values)))
+    }
+
+    /// Keeps the value that arrived first or last; state is (value, arrival + 1). Rows are only
+    /// added, in order of arrival.
+    pub fn arrival(
+        &self,
+        last: bool,
+        [value, arrival]: &mut [StateColumn; 2],
+        values: &ArrayRef,
+    ) -> Result<()> {
+        assert!(self.signs.is_none(), "a first or last value cannot be taken back");
+        let arrivals = arrival.i64s_mut();
+        let mut winners: Vec<(usize, u32)> = Vec::new();
+        self.each(0..values.len(), |slot, row, _| {
+            let known = arrivals[slot];
+            let arrived = self.arrivals[row] + 1;
+            if known == 0 || (if last { arrived > known } else { arrived < known }) {
+                arrivals[slot] = arrived;
+                winners.push((slot, row as u32));
+            }
+        });
+        // Of several winners of a slot the last one has won.
+        winners.sort_by_key(|(slot, _)| *slot);
+        let rows = winners.chunk_by(|a, b| a.0 == b.0).filter_map(|chunk| chunk.last());
+        let (slots, rows): (Vec<u32>, Vec<u32>) = rows.map(|(slot, row)| (*slot as u32, *row)).unzip();
+        value.store(&slots, &take(values, &UInt32Array::from(rows), None)?)
+    }
+
     #[inline(always)]
     fn improve<V: Copy>(
         &self,
@@ -250,6 +323,6 @@ pub(super) fn add_compensated(sum: &mut f64, compensation: &mut f64, value: f64)
     *sum = total;
 }
 
-fn unexpected(values: &ArrayRef) -> Error {
+pub(super) fn unexpected(values: &ArrayRef) -> Error {
     Error::internal(format!("an aggregate over values of type {}", values.data_type()))
 }

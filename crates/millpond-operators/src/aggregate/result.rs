@@ -2,36 +2,47 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Decimal128Array, Float32Array, Float64Array, Int64Array, PrimitiveArray};
+use arrow::array::{
+    ArrayRef, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int64Array, PrimitiveArray,
+};
+use arrow::compute::cast;
 use arrow::datatypes::{ArrowPrimitiveType, DECIMAL128_MAX_PRECISION, DataType, i256};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use millpond_core::{Error, Result};
 use millpond_state::{StateColumn, for_integer_type};
 
-use super::call::AggregateFunction;
+use super::function::AggregateFunction;
+use super::moment;
 use super::set::{AggregateSet, BoundCall};
+use super::side::SideRef;
 use super::state::Form;
 
 /// The first unscaled value with more digits than a decimal may have.
 const DECIMAL_BOUND: u128 = 10u128.pow(DECIMAL128_MAX_PRECISION as u32);
 
 impl AggregateSet {
-    /// The results of the groups at `slots`, one column per call. `keys` gives the key columns of
+    /// The results of the groups at `slots`, one column per call. `sides` are the side tables; `keys` gives the key columns of
     /// a group, for messages.
     ///
     /// Errors: *Data* for a sum that does not fit its type, with the call and the group.
     pub fn results(
         &self,
         columns: &[StateColumn],
+        sides: &[SideRef<'_>],
         slots: &[u32],
         keys: impl Fn(u32) -> Result<Vec<(String, ArrayRef)>>,
     ) -> Result<Vec<ArrayRef>> {
         let result = |bound: &BoundCall| {
-            bound.result(columns, slots).map_err(|failure| match failure {
-                Failure::Overflow { row, value } => overflow(bound, &value, keys(slots[row])),
-                Failure::Other(error) => error,
-            })
+            let several = |row: usize| several(bound, keys(slots[row]));
+            match (bound.form, bound.source) {
+                (Form::Values, Some(source)) => bound.of_values(sides[source.side], slots),
+                (Form::Rows, Some(source)) => bound.of_rows(sides[source.side], slots, several),
+                _ => bound.result(columns, slots).map_err(|failure| match failure {
+                    Failure::Overflow { row, value } => overflow(bound, &value, keys(slots[row])),
+                    Failure::Other(error) => error,
+                }),
+            }
         };
         self.calls.iter().map(result).collect()
     }
@@ -59,12 +70,41 @@ impl BoundCall {
             Form::IntegerSum => self.integers(self.state(columns), slots),
             Form::DecimalSum => self.decimals(self.state(columns), slots),
             Form::FloatSum => Ok(self.floats(self.state(columns), slots)),
-            Form::Extreme(_) => Ok(self.state::<1>(columns)[0].gather(slots)?),
+            Form::Moments { .. } => self.moments(self.columns(columns), slots),
+            Form::Truths => Ok(self.truths(self.state(columns), slots)),
+            Form::Xor => {
+                let [bits, rows] = self.state(columns);
+                let (bits, rows) = (bits.i64s(), rows.i64s());
+                let values = slots.iter().map(|slot| *slot as usize);
+                let values = values.map(|slot| (rows[slot] != 0).then_some(bits[slot]));
+                Ok(cast(&values.collect::<Int64Array>(), &self.call.output_type).map_err(Error::from)?)
+            }
+            Form::Extreme(_) | Form::Bits { .. } => Ok(self.state::<1>(columns)[0].gather(slots)?),
+            Form::Arrival { .. } => Ok(self.state::<2>(columns)[0].gather(slots)?),
+            Form::Values | Form::Rows => Err(Error::internal("a result without its table").into()),
         }
     }
 
     fn is_average(&self) -> bool {
-        self.call.function == AggregateFunction::Avg
+        self.is(&AggregateFunction::Avg)
+    }
+
+    fn moments(&self, state: &[StateColumn], slots: &[u32]) -> Result<ArrayRef, Failure> {
+        match &self.call.function {
+            AggregateFunction::Moment(moment) => Ok(moment::of_one(*moment, state, slots)),
+            AggregateFunction::CoMoment(moment) => Ok(moment::of_two(*moment, state, slots)),
+            other => Err(Error::internal(format!("{other} is not made of moments")).into()),
+        }
+    }
+
+    fn truths(&self, [rows, truths]: &[StateColumn; 2], slots: &[u32]) -> ArrayRef {
+        let (rows, truths) = (rows.i64s(), truths.i64s());
+        let all = self.is(&AggregateFunction::BoolAnd);
+        let value = |slot: &u32| {
+            let (rows, truths) = (rows[*slot as usize], truths[*slot as usize]);
+            (rows > 0).then_some(if all { truths == rows } else { truths > 0 })
+        };
+        Arc::new(slots.iter().map(value).collect::<BooleanArray>())
     }
 
     fn integers(&self, [sums, rows]: &[StateColumn; 2], slots: &[u32]) -> Result<ArrayRef, Failure> {
@@ -170,6 +210,12 @@ fn overflow(bound: &BoundCall, value: &str, keys: Result<Vec<(String, ArrayRef)>
     Error::data(format!("{} does not fit {}", call.name, call.output_type))
         .with_detail(format!("its exact value is {value} (unscaled) in {group}"))
         .with_hint("cast the argument to a wider type, for example CAST(... AS DECIMAL(38, 0))")
+}
+
+fn several(bound: &BoundCall, keys: Result<Vec<(String, ArrayRef)>>) -> Error {
+    let group = keys.and_then(|keys| describe_group(&keys));
+    let group = group.unwrap_or_else(|error| format!("a group that cannot be shown ({error})"));
+    Error::data(format!("{} has more than one row", bound.call.name)).with_detail(group)
 }
 
 /// `group k = 1, name = a`, from key columns of one row.

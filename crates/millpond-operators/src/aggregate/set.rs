@@ -1,19 +1,22 @@
-//! The aggregates of one operator: their inputs, evaluated once, and their state columns, side by
-//! side in one table.
+//! The aggregates of one operator: their inputs, evaluated once, their state columns, side by side
+//! in one table, and the side tables of those that remember values or rows.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{prep_null_mask_filter, take};
+use arrow::compute::{SortOptions, prep_null_mask_filter, take};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use datafusion::physical_plan::PhysicalExpr;
-use millpond_core::{Error, Result};
-use millpond_state::{KeyedRows, StateColumn, StateValues};
+use millpond_core::key::stable_hashes;
+use millpond_core::{ChangelogMode, Error, Result};
+use millpond_state::{KeyedRows, NO_SLOT, StateColumn};
 
 use super::call::AggregateCall;
-use super::distinct::DistinctChanges;
-use super::fold::{Extreme, Fold, add_compensated, add_wide, float_above};
+use super::fold::Fold;
+use super::function::AggregateFunction;
+use super::order_index::OrderIndex;
+use super::side::*;
 use super::state::{Form, evaluate, expression_error};
 
 /// The aggregates of one operator.
@@ -21,10 +24,11 @@ use super::state::{Form, evaluate, expression_error};
 pub struct AggregateSet {
     pub(super) calls: Vec<BoundCall>,
     inputs: Vec<Input>,
+    pub(super) sides: Vec<Side>,
     fields: Vec<FieldRef>,
 }
 
-/// A call with its place among the state columns.
+/// A call with its place among the state columns and side tables.
 #[derive(Debug, Clone)]
 pub(super) struct BoundCall {
     pub(super) call: AggregateCall,
@@ -32,24 +36,27 @@ pub(super) struct BoundCall {
     /// Index of its first state column.
     pub(super) column: usize,
     input: usize,
+    /// DISTINCT: the counter whose transitions are folded into the state columns.
+    pub(super) distinct: Option<Counter>,
+    /// The table from which the result is read; of a rows table there is no counter.
+    pub(super) source: Option<Counter>,
 }
 
-/// An argument with its FILTER; calls with the same share it.
+/// Arguments with their FILTER and order; calls with the same share it.
 #[derive(Debug, Clone)]
 struct Input {
-    argument: Option<Arc<dyn PhysicalExpr>>,
+    arguments: Vec<Arc<dyn PhysicalExpr>>,
+    order_by: Vec<(Arc<dyn PhysicalExpr>, SortOptions)>,
     filter: Option<Arc<dyn PhysicalExpr>>,
-    data_type: DataType,
-    /// Index of its table of distinct values, if a call needs one.
-    distinct: Option<usize>,
+    keeps_nulls: bool,
 }
 
-/// The values of an input in a batch, and which of its rows count: those that pass the FILTER and
-/// have a value.
+/// The values of an input in a batch, and which of its rows count: those that pass the FILTER and,
+/// unless NULLs are respected, have a value.
 #[derive(Debug, Clone)]
 pub struct EvaluatedInput {
-    /// The argument's values; `None` for `COUNT(*)`.
-    pub values: Option<ArrayRef>,
+    /// The values of the arguments, then those of ORDER BY; none for `COUNT(*)`.
+    pub values: Vec<ArrayRef>,
     /// Which rows count; `None`: all.
     pub keep: Option<BooleanBuffer>,
 }
@@ -57,7 +64,7 @@ pub struct EvaluatedInput {
 impl EvaluatedInput {
     /// The same for some of the rows.
     pub fn take(&self, rows: &UInt32Array) -> Result<Self> {
-        let values = self.values.as_ref().map(|values| take(values, rows, None)).transpose()?;
+        let values = self.values.iter().map(|values| Ok(take(values, rows, None)?)).collect::<Result<_>>()?;
         let keep = self
             .keep
             .as_ref()
@@ -67,38 +74,111 @@ impl EvaluatedInput {
 }
 
 impl AggregateSet {
-    /// Binds calls to the columns of an input.
+    /// Binds calls to the columns of an input, whose rows are appended or also taken back.
     ///
     /// Errors: *Invalid* for an argument whose type the function cannot take.
-    pub fn new(calls: &[AggregateCall], input: &Schema) -> Result<Self> {
-        let mut set = Self { calls: Vec::new(), inputs: Vec::new(), fields: Vec::new() };
-        let mut distinct = 0;
+    pub fn new(calls: &[AggregateCall], input: &Schema, mode: ChangelogMode) -> Result<Self> {
+        let mut set = Self { calls: Vec::new(), inputs: Vec::new(), sides: Vec::new(), fields: Vec::new() };
         for call in calls {
-            let argument_type = call.argument_type(input)?;
-            let form = Form::of(call, &argument_type);
-            let index = set.input(call, &argument_type);
-            if call.needs_distinct() && set.inputs[index].distinct.is_none() {
-                set.inputs[index].distinct = Some(distinct);
-                distinct += 1;
-            }
+            let types = call.argument_types(input)?;
+            let form = Form::of(call, &types, mode);
+            let index = set.input(call);
             let column = set.fields.len();
-            set.fields.extend(form.fields(&call.name, &argument_type));
-            set.calls.push(BoundCall { call: call.clone(), form, column, input: index });
+            set.fields.extend(form.fields(&call.name, types.first().unwrap_or(&DataType::Null)));
+            let bound =
+                BoundCall { call: call.clone(), form, column, input: index, distinct: None, source: None };
+            set.calls.push(bound);
+        }
+        // Tables in order of values first: DISTINCT calls share them where they can.
+        for place in 0..set.calls.len() {
+            if set.calls[place].form == Form::Values {
+                let types = set.calls[place].call.argument_types(input)?;
+                set.calls[place].source = Some(set.ordered_values(set.calls[place].input, types));
+            }
+        }
+        for place in 0..set.calls.len() {
+            let bound = &set.calls[place];
+            if bound.call.needs_distinct() && bound.form != Form::Values {
+                let types = bound.call.argument_types(input)?;
+                set.calls[place].distinct = Some(set.counted_values(bound.input, types));
+            }
+        }
+        for place in 0..set.calls.len() {
+            if set.calls[place].form == Form::Rows {
+                set.calls[place].source = Some(set.rows(place, input, mode)?);
+            }
         }
         Ok(set)
     }
 
-    fn input(&mut self, call: &AggregateCall, data_type: &DataType) -> usize {
-        let same = |input: &Input| input.argument == call.argument && input.filter == call.filter;
+    fn input(&mut self, call: &AggregateCall) -> usize {
+        // The order of its rows is nothing to a function of values.
+        let order_by = if call.function.is_of_values() { Vec::new() } else { call.order_by.clone() };
+        let new = Input {
+            arguments: call.arguments.clone(),
+            order_by,
+            filter: call.filter.clone(),
+            keeps_nulls: call.keeps_nulls(),
+        };
+        let same = |input: &Input| {
+            input.arguments == new.arguments
+                && input.order_by == new.order_by
+                && input.filter == new.filter
+                && input.keeps_nulls == new.keeps_nulls
+        };
         self.inputs.iter().position(same).unwrap_or_else(|| {
-            self.inputs.push(Input {
-                argument: call.argument.clone(),
-                filter: call.filter.clone(),
-                data_type: data_type.clone(),
-                distinct: None,
-            });
+            self.inputs.push(new);
             self.inputs.len() - 1
         })
+    }
+
+    fn ordered_values(&mut self, input: usize, types: Vec<DataType>) -> Counter {
+        let same = |side: &Side| matches!(side, Side::Values(side) if side.inputs == [input]);
+        let side = self.sides.iter().position(same).unwrap_or_else(|| {
+            self.sides.push(Side::Values(ValuesSide { inputs: vec![input], ordered: true, types }));
+            self.sides.len() - 1
+        });
+        Counter { side, counter: 0 }
+    }
+
+    fn counted_values(&mut self, input: usize, types: Vec<DataType>) -> Counter {
+        let (inputs, sides) = (&self.inputs, &mut self.sides);
+        for (index, side) in sides.iter_mut().enumerate() {
+            let Side::Values(side) = side else { continue };
+            if let Some(counter) = side.inputs.iter().position(|known| *known == input) {
+                return Counter { side: index, counter };
+            }
+            let known = &inputs[side.inputs[0]];
+            let new = &inputs[input];
+            if !side.ordered && known.arguments == new.arguments && known.keeps_nulls == new.keeps_nulls {
+                side.inputs.push(input);
+                return Counter { side: index, counter: side.inputs.len() - 1 };
+            }
+        }
+        sides.push(Side::Values(ValuesSide { inputs: vec![input], ordered: false, types }));
+        Counter { side: sides.len() - 1, counter: 0 }
+    }
+
+    fn rows(&mut self, place: usize, schema: &Schema, mode: ChangelogMode) -> Result<Counter> {
+        let bound = &self.calls[place];
+        let (input, distinct) = (bound.input, bound.distinct);
+        let same = |side: &Side| matches!(side, Side::Rows(side) if side.input == input && side.distinct == distinct);
+        if let Some(side) = self.sides.iter().position(same) {
+            return Ok(Counter { side, counter: 0 });
+        }
+        let order = self.inputs[input]
+            .order_by
+            .iter()
+            .map(|(expr, options)| Ok((expr.data_type(schema).map_err(expression_error)?, *options)));
+        let side = RowsSide {
+            input,
+            types: bound.call.argument_types(schema)?,
+            order: order.collect::<Result<_>>()?,
+            distinct,
+            retracts: mode != ChangelogMode::Append,
+        };
+        self.sides.push(Side::Rows(side));
+        Ok(Counter { side: self.sides.len() - 1, counter: 0 })
     }
 
     /// The state columns of all calls, in order.
@@ -106,18 +186,52 @@ impl AggregateSet {
         &self.fields
     }
 
-    /// The value column of each table of distinct values, in order.
-    pub fn distinct_fields(&self) -> Vec<FieldRef> {
-        let tables = self.distinct_inputs().into_iter();
-        tables
-            .map(|input| Arc::new(Field::new("value", self.inputs[input].data_type.clone(), true)))
-            .collect()
+    /// The side tables, in order.
+    pub fn side_tables(&self) -> Vec<SideDef> {
+        self.sides.iter().enumerate().map(|(number, side)| side.def(number)).collect()
+    }
+
+    /// An empty index for a side table; `None` if no result depends on its order.
+    pub fn new_index(&self, side: usize) -> Result<Option<OrderIndex>> {
+        self.sides[side].new_index()
+    }
+
+    /// Adds all rows of a side table to an empty index; gives their last arrival, or 0.
+    pub fn fill_index(
+        &self,
+        side: usize,
+        index: &mut OrderIndex,
+        rows: &KeyedRows,
+        groups: &mut KeyedRows,
+    ) -> Result<i64> {
+        self.sides[side].fill_index(index, rows, groups)
+    }
+
+    /// Whether rows must be numbered in order of arrival.
+    pub fn needs_arrivals(&self) -> bool {
+        self.sides.iter().any(|side| matches!(side, Side::Rows(_)))
+            || self.calls.iter().any(|bound| matches!(bound.form, Form::Arrival { .. }))
+    }
+
+    /// The last arrival that the state columns tell of, or 0.
+    pub fn last_arrival(&self, columns: &[StateColumn]) -> i64 {
+        let arrivals = self.calls.iter().filter(|bound| matches!(bound.form, Form::Arrival { .. }));
+        let last = arrivals.filter_map(|bound| columns[bound.column + 1].i64s().iter().copied().max());
+        last.max().map_or(0, |last| (last - 1).max(0))
+    }
+
+    /// The last arrival of the rows of a side table, or 0.
+    pub fn last_arrival_of_side(&self, side: usize, rows: &KeyedRows) -> Result<i64> {
+        match &self.sides[side] {
+            Side::Values(_) => Ok(0),
+            Side::Rows(_) => last_arrival(rows),
+        }
     }
 
     /// The result columns, in order.
     pub fn result_fields(&self) -> Vec<FieldRef> {
         let field = |bound: &BoundCall| {
-            let nullable = bound.form != Form::Count;
+            let nullable = !bound.call.function.counts();
             Arc::new(Field::new(&bound.call.name, bound.call.output_type.clone(), nullable))
         };
         self.calls.iter().map(field).collect()
@@ -129,59 +243,116 @@ impl AggregateSet {
         self.inputs.iter().map(|input| input.evaluate(rows)).collect()
     }
 
-    /// Folds a batch into the state columns. `seen` are the tables of distinct values, `keys` the
-    /// group of each row, `fold.keep` is ignored.
+    /// Folds a batch into the state columns and the side tables.
     pub fn update(
         &self,
         columns: &mut [StateColumn],
-        seen: &mut [&mut KeyedRows],
-        keys: &[ArrayRef],
-        fold: Fold<'_>,
+        sides: &mut [SideMut<'_>],
+        rows: GroupedRows<'_>,
         inputs: &[EvaluatedInput],
     ) -> Result<()> {
-        for bound in self.calls.iter().filter(|bound| !bound.call.needs_distinct()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
             let input = &inputs[bound.input];
-            let fold = Fold { keep: input.keep.as_ref(), ..fold };
-            bound.fold(columns, fold, input.values.as_ref())?;
+            let fold = Fold { keep: input.keep.as_ref(), ..rows.fold() };
+            bound.fold(columns, fold, &input.values)?;
         }
-        for (table, input) in self.distinct_inputs().into_iter().enumerate() {
-            let fold = Fold { keep: inputs[input].keep.as_ref(), ..fold };
-            let changes = DistinctChanges::of(seen[table], keys, fold, &inputs[input])?;
-            self.update_distinct(columns, table, changes.fold(), &changes.values)?;
+        let mut transitions: Vec<Vec<Transitions>> = Vec::with_capacity(self.sides.len());
+        for (side, table) in self.sides.iter().zip(sides.iter_mut()) {
+            transitions.push(match side {
+                Side::Rows(_) => Vec::new(),
+                Side::Values(side) => side.count(table, rows, inputs)?,
+            });
+        }
+        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows) {
+            let Some(Counter { side, counter }) = bound.distinct else { continue };
+            let changes = &transitions[side][counter];
+            let values = match bound.form {
+                Form::Count => Vec::new(),
+                _ => changes.take(&inputs[bound.input].values)?,
+            };
+            bound.fold(columns, changes.fold(), &values)?;
+        }
+        for (side, table) in self.sides.iter().zip(sides) {
+            if let Side::Rows(side) = side {
+                let distinct = side.distinct.map(|counter| &transitions[counter.side][counter.counter]);
+                side.change(table, rows, &inputs[side.input], distinct)?;
+            }
         }
         Ok(())
     }
 
-    /// Folds values that are new to their group, or gone from it, into the DISTINCT calls over one
-    /// table of distinct values.
-    pub fn update_distinct(
-        &self,
-        columns: &mut [StateColumn],
-        table: usize,
-        fold: Fold<'_>,
-        values: &ArrayRef,
-    ) -> Result<()> {
-        let over = |bound: &&BoundCall| {
-            bound.call.needs_distinct() && self.inputs[bound.input].distinct == Some(table)
-        };
-        self.calls.iter().filter(over).try_for_each(|bound| bound.fold(columns, fold, Some(values)))
-    }
-
     /// Adds the groups of another table (columns of the same set, at `from`) to those at `into`.
-    /// DISTINCT calls are left out: their sets must be united instead.
+    /// DISTINCT calls are left to [`AggregateSet::merge_side`]: their sets must be united instead.
     pub fn merge(&self, columns: &mut [StateColumn], into: &[u32], other: &[StateColumn], from: &[u32]) {
-        for bound in self.calls.iter().filter(|bound| !bound.call.needs_distinct()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
             let range = bound.range();
             bound.merge(&mut columns[range.clone()], into, &other[range], from);
         }
     }
 
-    /// Indices of the inputs that have a table of distinct values, in the order of the tables.
-    fn distinct_inputs(&self) -> Vec<usize> {
-        let mut inputs: Vec<usize> =
-            (0..self.inputs.len()).filter(|i| self.inputs[*i].distinct.is_some()).collect();
-        inputs.sort_by_key(|input| self.inputs[*input].distinct);
-        inputs
+    /// Adds the rows of another side table (`sign` 1), or takes values back that were added (−1),
+    /// beside `groups`, without an index; folds values that are new to their group, or gone from it,
+    /// into the DISTINCT calls.
+    pub fn merge_side(
+        &self,
+        side: usize,
+        groups: &mut KeyedRows,
+        into: &mut KeyedRows,
+        part: &KeyedRows,
+        sign: i64,
+    ) -> Result<()> {
+        let slots = part.live_slots(0, usize::MAX);
+        let mut of = Vec::new();
+        if let Side::Values(values) = &self.sides[side] {
+            let mut keys = part.keys(&slots)?;
+            keys.truncate(keys.len() - values.types.len());
+            groups.find(&keys, &stable_hashes(&keys, slots.len())?, &mut of)?;
+        }
+        self.merge_side_at(side, groups.columns_mut(), &of, into, part, sign)
+    }
+
+    /// The same where the groups of the values are known, in the order of their slots.
+    pub fn merge_side_at(
+        &self,
+        side: usize,
+        groups: &mut [StateColumn],
+        of: &[u32],
+        into: &mut KeyedRows,
+        part: &KeyedRows,
+        sign: i64,
+    ) -> Result<()> {
+        let slots = part.live_slots(0, usize::MAX);
+        let table = &mut SideMut { rows: into, index: None };
+        let values = match &self.sides[side] {
+            Side::Rows(rows) => return rows.merge(table, part, &slots),
+            Side::Values(values) => values,
+        };
+        if of.contains(&NO_SLOT) {
+            return Err(Error::internal("a value of an aggregate belongs to no group"));
+        }
+        let (transitions, columns) = values.merge(table, part, &slots, of, sign)?;
+        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows) {
+            if let Some(Counter { counter, .. }) = bound.distinct.filter(|counter| counter.side == side) {
+                let changes = &transitions[counter];
+                bound.fold(groups, changes.fold(), &changes.take(&columns)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a result is read from a side table, rather than from state columns only.
+    pub fn reads_sides(&self) -> bool {
+        self.calls.iter().any(|bound| bound.source.is_some())
+    }
+
+    /// The order of a side table whose rows are all of one group.
+    pub fn index_of_one(&self, side: usize, rows: &KeyedRows, group: u32) -> Result<Option<OrderIndex>> {
+        let mut index = self.new_index(side)?;
+        if let Some(index) = &mut index {
+            let slots = rows.live_slots(0, usize::MAX);
+            self.sides[side].insert_all(index, rows, &slots, &vec![group; slots.len()])?;
+        }
+        Ok(index)
     }
 }
 
@@ -192,22 +363,22 @@ impl Input {
             Some(filter) => Some(passing(&filter)?),
             None => None,
         };
-        let values = match (&self.argument, &filter) {
-            (None, _) => None,
-            (Some(argument), None) => Some(evaluate(argument, rows)?),
-            (Some(argument), Some(filter)) => {
-                let values = argument.evaluate_selection(rows, filter).map_err(expression_error)?;
-                Some(values.into_array(rows.num_rows()).map_err(expression_error)?)
+        let value = |argument: &Arc<dyn PhysicalExpr>| -> Result<ArrayRef> {
+            let Some(filter) = &filter else { return evaluate(argument, rows) };
+            let values = argument.evaluate_selection(rows, filter).map_err(expression_error)?;
+            values.into_array(rows.num_rows()).map_err(expression_error)
+        };
+        let order_by = self.order_by.iter().map(|(expr, _)| expr);
+        let values = self.arguments.iter().chain(order_by).map(value).collect::<Result<Vec<_>>>()?;
+        let mut keep = filter.map(|filter| filter.values().clone());
+        for values in values.iter().take(self.arguments.len()).filter(|_| !self.keeps_nulls) {
+            if let Some(nulls) = values.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+                keep = Some(match keep {
+                    None => nulls.into_inner(),
+                    Some(keep) => &keep & nulls.inner(),
+                });
             }
-        };
-        let nulls =
-            values.as_ref().and_then(|values| values.logical_nulls()).filter(|nulls| nulls.null_count() > 0);
-        let keep = match (filter, nulls) {
-            (None, None) => None,
-            (Some(filter), None) => Some(filter.values().clone()),
-            (None, Some(nulls)) => Some(nulls.inner().clone()),
-            (Some(filter), Some(nulls)) => Some(filter.values() & nulls.inner()),
-        };
+        }
         Ok(EvaluatedInput { values, keep })
     }
 }
@@ -219,13 +390,12 @@ fn passing(filter: &ArrayRef) -> Result<BooleanArray> {
 
 impl BoundCall {
     pub(super) fn range(&self) -> std::ops::Range<usize> {
-        let width = match self.form {
-            Form::Count | Form::Extreme(_) => 1,
-            Form::IntegerSum => 2,
-            Form::DecimalSum => 3,
-            Form::FloatSum => 6,
-        };
-        self.column..self.column + width
+        self.column..self.column + self.form.width()
+    }
+
+    /// All of the call's state columns.
+    pub(super) fn columns<'a>(&self, columns: &'a [StateColumn]) -> &'a [StateColumn] {
+        &columns[self.range()]
     }
 
     /// The call's state columns.
@@ -233,88 +403,37 @@ impl BoundCall {
         columns[self.range()].try_into().expect("the form knows the number of its columns")
     }
 
-    fn fold(&self, columns: &mut [StateColumn], fold: Fold<'_>, values: Option<&ArrayRef>) -> Result<()> {
+    fn fold(&self, columns: &mut [StateColumn], fold: Fold<'_>, values: &[ArrayRef]) -> Result<()> {
         let columns = &mut columns[self.range()];
-        if self.form == Form::Count {
-            fold.count(&mut columns[0]);
-            return Ok(());
-        }
-        let values =
-            values.ok_or_else(|| Error::internal(format!("{} without an argument", self.call.name)))?;
+        let value = || {
+            let missing = || Error::internal(format!("{} without an argument", self.call.name));
+            values.first().ok_or_else(missing)
+        };
         match self.form {
-            Form::Count => Ok(()),
-            Form::IntegerSum => fold.add_integers(state_mut(columns), values),
-            Form::DecimalSum => fold.add_decimals(state_mut(columns), values),
-            Form::FloatSum => fold.add_floats(state_mut(columns), values),
-            Form::Extreme(extreme) => fold.extreme(extreme, &mut columns[0], values),
+            Form::Values | Form::Rows => Ok(()),
+            Form::Count => {
+                fold.count(&mut columns[0]);
+                Ok(())
+            }
+            Form::IntegerSum => fold.add_integers(state_mut(columns), value()?),
+            Form::DecimalSum => fold.add_decimals(state_mut(columns), value()?),
+            Form::FloatSum => fold.add_floats(state_mut(columns), value()?),
+            Form::Moments { sums } => {
+                fold.moments(columns, &values[..values.len().min(if sums == 2 { 1 } else { 2 })])
+            }
+            Form::Truths => fold.truths(state_mut(columns), value()?),
+            Form::Xor => fold.xor(state_mut(columns), value()?),
+            Form::Bits { all } => fold.bits(all, &mut columns[0], value()?),
+            Form::Extreme(extreme) => fold.extreme(extreme, &mut columns[0], value()?),
+            Form::Arrival { last } => fold.arrival(last, state_mut(columns), value()?),
         }
     }
 
-    fn merge(&self, columns: &mut [StateColumn], into: &[u32], other: &[StateColumn], from: &[u32]) {
-        let pairs = || into.iter().zip(from).map(|(into, from)| (*into as usize, *from as usize));
-        let add = |column: &mut StateColumn, other: &StateColumn| {
-            let (values, other) = (column.i64s_mut(), other.i64s());
-            pairs().for_each(|(into, from)| values[into] += other[from]);
-        };
-        match self.form {
-            Form::Count => add(&mut columns[0], &other[0]),
-            Form::IntegerSum => {
-                let (sums, other_sums) = (columns[0].i128s_mut(), other[0].i128s());
-                pairs().for_each(|(into, from)| sums[into] += other_sums[from]);
-                add(&mut columns[1], &other[1]);
-            }
-            Form::DecimalSum => {
-                add(&mut columns[1], &other[1]);
-                add(&mut columns[2], &other[2]);
-                let [sums, _, carries] = state_mut::<3>(columns);
-                let (sums, carries, other_sums) = (sums.i128s_mut(), carries.i64s_mut(), other[0].i128s());
-                pairs()
-                    .for_each(|(into, from)| add_wide(&mut sums[into], &mut carries[into], other_sums[from]));
-            }
-            Form::FloatSum => {
-                (2..6).for_each(|column| add(&mut columns[column], &other[column]));
-                let [sums, compensations, ..] = state_mut::<6>(columns);
-                let (sums, compensations) = (sums.f64s_mut(), compensations.f64s_mut());
-                let (other_sums, other_compensations) = (other[0].f64s(), other[1].f64s());
-                pairs().for_each(|(into, from)| {
-                    add_compensated(&mut sums[into], &mut compensations[into], other_sums[from]);
-                    compensations[into] += other_compensations[from];
-                });
-            }
-            Form::Extreme(extreme) => merge_extreme(extreme, &mut columns[0], &other[0], pairs()),
-        }
+    pub(super) fn is(&self, function: &AggregateFunction) -> bool {
+        self.call.function == *function
     }
 }
 
-fn state_mut<const N: usize>(columns: &mut [StateColumn]) -> &mut [StateColumn; N] {
+pub(super) fn state_mut<const N: usize>(columns: &mut [StateColumn]) -> &mut [StateColumn; N] {
     columns.try_into().expect("the form knows the number of its columns")
-}
-
-fn merge_extreme(
-    extreme: Extreme,
-    column: &mut StateColumn,
-    other: &StateColumn,
-    pairs: impl Iterator<Item = (usize, usize)>,
-) {
-    let valid = column.valid.as_mut().expect("an extreme may be NULL");
-    let pairs = pairs.filter(|(_, from)| other.is_valid(*from as u32));
-    macro_rules! improve {
-        ($best:expr, $other:expr, $order:expr) => {
-            for (into, from) in pairs {
-                if !valid[into] || extreme.is_better($order(&$other[from], &$best[into])) {
-                    valid[into] = true;
-                    $best[into] = $other[from].clone();
-                }
-            }
-        };
-    }
-    let float_order = |new: &f64, old: &f64| float_above(*new, *old).cmp(&float_above(*old, *new));
-    match (&mut column.values, &other.values) {
-        (StateValues::I64(best), StateValues::I64(other)) => improve!(best, other, Ord::cmp),
-        (StateValues::F64(best), StateValues::F64(other)) => improve!(best, other, float_order),
-        (StateValues::I128(best), StateValues::I128(other)) => improve!(best, other, Ord::cmp),
-        (StateValues::Bool(best), StateValues::Bool(other)) => improve!(best, other, Ord::cmp),
-        (StateValues::Bytes(best), StateValues::Bytes(other)) => improve!(best, other, Ord::cmp),
-        (best, other) => panic!("extremes in the layouts {best:?} and {other:?} cannot meet"),
-    }
 }

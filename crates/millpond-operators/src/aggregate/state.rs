@@ -6,13 +6,14 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, Schema};
 use datafusion::common::DataFusionError;
 use datafusion::physical_plan::PhysicalExpr;
-use millpond_core::{Error, Result};
+use millpond_core::{ChangelogMode, Error, Result};
 use millpond_state::{TableDef, TableKind};
 
-use super::call::{AggregateCall, AggregateFunction};
+use super::call::AggregateCall;
 use super::fold::Extreme;
+use super::function::AggregateFunction;
 
-/// What an aggregate keeps per group.
+/// What an aggregate keeps per group, in columns beside the group's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// (count).
@@ -23,21 +24,85 @@ pub(super) enum Form {
     DecimalSum,
     /// (sum, compensation, rows, NaNs, +∞, −∞).
     FloatSum,
+    /// (rows, rows that are not finite, then per moment its sum in two floats).
+    Moments {
+        /// 2: x, x²; 5: y, x, y², x², x·y.
+        sums: usize,
+    },
+    /// (rows, rows that are true).
+    Truths,
+    /// (bits, rows).
+    Xor,
+    /// (bits).
+    Bits {
+        /// AND rather than OR.
+        all: bool,
+    },
     /// (value).
     Extreme(Extreme),
+    /// (value, arrival + 1, or 0 while there is none).
+    Arrival {
+        /// The last rather than the first.
+        last: bool,
+    },
+    /// Nothing: a values table.
+    Values,
+    /// Nothing: a rows table.
+    Rows,
 }
 
 impl Form {
-    pub(super) fn of(call: &AggregateCall, argument: &DataType) -> Self {
-        match call.function {
-            AggregateFunction::CountStar | AggregateFunction::Count => Form::Count,
-            AggregateFunction::Min => Form::Extreme(Extreme::Least),
-            AggregateFunction::Max => Form::Extreme(Extreme::Greatest),
-            AggregateFunction::Sum | AggregateFunction::Avg => match argument {
-                DataType::Decimal128(_, _) => Form::DecimalSum,
-                DataType::Float32 | DataType::Float64 => Form::FloatSum,
+    pub(super) fn of(call: &AggregateCall, arguments: &[DataType], mode: ChangelogMode) -> Self {
+        let append = mode == ChangelogMode::Append;
+        match &call.function {
+            AggregateFunction::CountStar
+            | AggregateFunction::Count
+            | AggregateFunction::ApproxCountDistinct => Form::Count,
+            AggregateFunction::Sum | AggregateFunction::Avg => match arguments {
+                [DataType::Decimal128(_, _)] => Form::DecimalSum,
+                [DataType::Float32 | DataType::Float64] => Form::FloatSum,
                 _ => Form::IntegerSum,
             },
+            AggregateFunction::Moment(_) => Form::Moments { sums: 2 },
+            AggregateFunction::CoMoment(_) => Form::Moments { sums: 5 },
+            AggregateFunction::BoolAnd | AggregateFunction::BoolOr => Form::Truths,
+            AggregateFunction::BitXor => Form::Xor,
+            AggregateFunction::Min if append => Form::Extreme(Extreme::Least),
+            AggregateFunction::Max if append => Form::Extreme(Extreme::Greatest),
+            AggregateFunction::BitAnd if append => Form::Bits { all: true },
+            AggregateFunction::BitOr if append => Form::Bits { all: false },
+            AggregateFunction::FirstValue if append && call.order_by.is_empty() => {
+                Form::Arrival { last: false }
+            }
+            AggregateFunction::LastValue if append && call.order_by.is_empty() => {
+                Form::Arrival { last: true }
+            }
+            function if function.is_of_values() => Form::Values,
+            AggregateFunction::Min
+            | AggregateFunction::Max
+            | AggregateFunction::BitAnd
+            | AggregateFunction::BitOr
+            | AggregateFunction::Collect
+            | AggregateFunction::Mode
+            | AggregateFunction::Percentile(_)
+            | AggregateFunction::FirstValue
+            | AggregateFunction::LastValue
+            | AggregateFunction::SingleValue
+            | AggregateFunction::ArrayAgg
+            | AggregateFunction::ListAgg(_)
+            | AggregateFunction::Custom(_) => Form::Rows,
+        }
+    }
+
+    /// The number of state columns.
+    pub(super) fn width(self) -> usize {
+        match self {
+            Form::Values | Form::Rows => 0,
+            Form::Count | Form::Extreme(_) | Form::Bits { .. } => 1,
+            Form::IntegerSum | Form::Truths | Form::Xor | Form::Arrival { .. } => 2,
+            Form::DecimalSum => 3,
+            Form::FloatSum => 6,
+            Form::Moments { sums } => 2 + 2 * sums,
         }
     }
 
@@ -48,7 +113,9 @@ impl Form {
             Arc::new(Field::new(format!("{name}.{part}"), data_type, false))
         };
         let integer = |part: &str| field(part, DataType::Int64);
+        let value = || Arc::new(Field::new(format!("{name}.value"), argument.clone(), true));
         match self {
+            Form::Values | Form::Rows => Vec::new(),
             Form::Count => vec![integer("count")],
             Form::IntegerSum => vec![field("sum", wide(0)), integer("rows")],
             Form::DecimalSum => {
@@ -63,7 +130,17 @@ impl Form {
                 integer("infinity"),
                 integer("minus_infinity"),
             ],
-            Form::Extreme(_) => vec![Arc::new(Field::new(format!("{name}.value"), argument.clone(), true))],
+            Form::Moments { sums } => {
+                let names = if sums == 2 { &["x", "xx"][..] } else { &["y", "x", "yy", "xx", "xy"][..] };
+                let sums = names.iter().flat_map(|name| {
+                    [field(name, DataType::Float64), field(&format!("{name}_low"), DataType::Float64)]
+                });
+                [integer("rows"), integer("not_finite")].into_iter().chain(sums).collect()
+            }
+            Form::Truths => vec![integer("rows"), integer("true")],
+            Form::Xor => vec![integer("bits"), integer("rows")],
+            Form::Bits { .. } | Form::Extreme(_) => vec![value()],
+            Form::Arrival { .. } => vec![value(), integer("arrival")],
         }
     }
 }

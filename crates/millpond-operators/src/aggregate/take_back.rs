@@ -14,13 +14,21 @@ impl AggregateSet {
     pub fn can_take_back(&self) -> bool {
         self.calls.iter().all(|bound| match bound.form {
             Form::Count | Form::IntegerSum | Form::DecimalSum => true,
-            Form::FloatSum | Form::Extreme(_) => false,
+            Form::Moments { .. }
+            | Form::FloatSum
+            | Form::Truths
+            | Form::Xor
+            | Form::Bits { .. }
+            | Form::Extreme(_)
+            | Form::Arrival { .. }
+            | Form::Values
+            | Form::Rows => false,
         })
     }
 
     /// The reverse of [`AggregateSet::merge`]; DISTINCT calls are left out again.
     pub fn take_back(&self, columns: &mut [StateColumn], slots: &[u32], other: &[StateColumn], from: &[u32]) {
-        for bound in self.calls.iter().filter(|bound| !bound.call.needs_distinct()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
             let range = bound.range();
             bound.take_back(&mut columns[range.clone()], slots, &other[range], from);
         }
@@ -54,7 +62,15 @@ impl BoundCall {
                     }
                 });
             }
-            Form::FloatSum | Form::Extreme(_) => {
+            Form::Moments { .. }
+            | Form::FloatSum
+            | Form::Truths
+            | Form::Xor
+            | Form::Bits { .. }
+            | Form::Extreme(_)
+            | Form::Arrival { .. }
+            | Form::Values
+            | Form::Rows => {
                 unreachable!("{} cannot be taken back", self.call.name)
             }
         }

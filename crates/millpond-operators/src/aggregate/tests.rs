@@ -7,17 +7,16 @@ use arrow::array::*;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::array_value_to_string;
 use datafusion::physical_expr::expressions::col;
+use millpond_core::ChangelogMode;
 use millpond_core::key::stable_hashes;
 use millpond_state::KeyedRows;
 
 /// The result of a function over one column, all rows in one group.
 fn result(function: AggregateFunction, values: ArrayRef) -> String {
     let schema = Arc::new(Schema::new(vec![Field::new("x", values.data_type().clone(), true)]));
-    let output_type = output_type(function, values.data_type()).unwrap();
-    let argument = Some(col("x", &schema).unwrap());
-    let call =
-        AggregateCall { function, argument, filter: None, distinct: false, name: "a".into(), output_type };
-    let set = AggregateSet::new(&[call], &schema).unwrap();
+    let output_type = output_type(&function, &[values.data_type().clone()]).unwrap();
+    let call = AggregateCall::new(function, vec![col("x", &schema).unwrap()], "a", output_type);
+    let set = AggregateSet::new(&[call], &schema, ChangelogMode::Append).unwrap();
     let rows = values.len();
     let batch = RecordBatch::try_new(schema, vec![values]).unwrap();
     // The second half goes through a merge, as the panes of a HOP do.
@@ -26,14 +25,15 @@ fn result(function: AggregateFunction, values: ArrayRef) -> String {
         let mut slots = Vec::new();
         groups.slots_for(&[], &stable_hashes(&[], length).unwrap(), &mut slots).unwrap();
         let inputs = set.evaluate(&batch.slice(from, length)).unwrap();
-        let fold = Fold { slots: &slots, signs: None, keep: None };
-        set.update(groups.columns_mut(), &mut [], &[], fold, &inputs).unwrap();
+        let hashes = stable_hashes(&[], length).unwrap();
+        let rows = GroupedRows { keys: &[], hashes: &hashes, slots: &slots, signs: None, arrivals: &[] };
+        set.update(groups.columns_mut(), &mut [], rows, &inputs).unwrap();
         groups
     };
     let mut first = half(0, rows / 2);
     let second = half(rows / 2, rows - rows / 2);
     set.merge(first.columns_mut(), &[0], second.columns(), &[0]);
-    let results = set.results(first.columns(), &[0], |_| Ok(vec![])).unwrap();
+    let results = set.results(first.columns(), &[], &[0], |_| Ok(vec![])).unwrap();
     let result = &results[0];
     if result.is_null(0) { "NULL".into() } else { array_value_to_string(result, 0).unwrap() }
 }
@@ -82,7 +82,7 @@ fn sums_and_averages_have_flinks_types() {
     assert_eq!((result(Sum, decimals.clone()), result(Avg, decimals)), ("2.00".into(), "0.666667".into()));
     let negative = Decimal128Array::from(vec![-1, -1, 0]).with_precision_and_scale(10, 6).unwrap();
     assert_eq!(result(Avg, Arc::new(negative)), "-0.000001", "halves and more round away from zero");
-    assert_eq!(output_type(Sum, &DataType::Decimal128(10, 2)).unwrap(), DataType::Decimal128(38, 2));
-    assert_eq!(output_type(Avg, &DataType::Decimal128(10, 8)).unwrap(), DataType::Decimal128(38, 8));
-    assert!(output_type(Sum, &DataType::Utf8).is_err());
+    assert_eq!(output_type(&Sum, &[DataType::Decimal128(10, 2)]).unwrap(), DataType::Decimal128(38, 2));
+    assert_eq!(output_type(&Avg, &[DataType::Decimal128(10, 8)]).unwrap(), DataType::Decimal128(38, 8));
+    assert!(output_type(&Sum, &[DataType::Utf8]).is_err());
 }

@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, FieldRef};
 use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::Result;
 use millpond_core::key::stable_hashes;
 use millpond_state::{KeyedRows, StateTable, TableKind, WindowTable};
 
-use crate::aggregate::{AggregateSet, DistinctChanges, EvaluatedInput, Fold, evaluate, state_table};
+use crate::aggregate::{AggregateSet, GroupedRows, OrderIndex, SideMut, evaluate, state_table};
 use crate::operator::BuildContext;
 
-/// Groups by (pane or window end, key), with the distinct values of their DISTINCT aggregates.
+/// Groups by (pane or window end, key), with the side tables of aggregates that remember values or rows.
 pub(super) struct Groups {
     pub(super) rows: WindowTable,
-    distinct: Vec<WindowTable>,
+    sides: Vec<WindowTable>,
     slots: Vec<u32>,
 }
 
 /// The groups of one end.
 pub(super) struct Part<'a> {
     rows: &'a KeyedRows,
-    distinct: Vec<Option<&'a KeyedRows>>,
+    sides: Vec<Option<&'a KeyedRows>>,
 }
 
 impl Groups {
@@ -39,12 +39,11 @@ impl Groups {
                 context.max_parallelism,
             )
         };
-        let rows = [Arc::new(Field::new("rows", DataType::Int64, false))];
-        let distinct = set.distinct_fields().into_iter().enumerate();
-        let distinct = distinct.map(|(i, value)| table(&format!("{name}_distinct_{i}"), &[value], &rows));
+        let sides = set.side_tables().into_iter();
+        let sides = sides.map(|side| table(&format!("{name}_{}", side.name), &side.identity, &side.values));
         Ok(Self {
+            sides: sides.collect::<Result<_>>()?,
             rows: table(name, &[], set.state_fields())?,
-            distinct: distinct.collect::<Result<_>>()?,
             slots: Vec::new(),
         })
     }
@@ -56,48 +55,74 @@ impl Groups {
         set: &AggregateSet,
         keys: &[(Arc<dyn PhysicalExpr>, String)],
         rows: &RecordBatch,
+        arrivals: &[i64],
     ) -> Result<()> {
         let keys: Vec<ArrayRef> = keys.iter().map(|(key, _)| evaluate(key, rows)).collect::<Result<_>>()?;
         let hashes = stable_hashes(&keys, rows.num_rows())?;
         let inputs = set.evaluate(rows)?;
         let groups = self.rows.window_mut(end)?;
         groups.slots_for(&keys, &hashes, &mut self.slots)?;
-        let mut seen = Vec::with_capacity(self.distinct.len());
-        for table in &mut self.distinct {
-            seen.push(table.window_mut(end)?);
+        let mut sides = Vec::with_capacity(self.sides.len());
+        for table in &mut self.sides {
+            sides.push(SideMut { rows: table.window_mut(end)?, index: None });
         }
-        let fold = Fold { slots: &self.slots, signs: None, keep: None };
-        set.update(groups.columns_mut(), &mut seen, &keys, fold, &inputs)
+        let slots = &self.slots;
+        let rows = GroupedRows { keys: &keys, hashes: &hashes, slots, signs: None, arrivals };
+        set.update(groups.columns_mut(), &mut sides, rows, &inputs)
     }
 
     /// Adds other groups to those of one end.
     pub(super) fn merge(&mut self, end: i64, set: &AggregateSet, part: &Part<'_>) -> Result<()> {
-        let mut seen = Vec::with_capacity(self.distinct.len());
-        for table in &mut self.distinct {
-            seen.push(table.window_mut(end)?);
+        let mut sides = Vec::with_capacity(self.sides.len());
+        for table in &mut self.sides {
+            sides.push(table.window_mut(end)?);
         }
-        part.add_to(set, self.rows.window_mut(end)?, seen.into_iter(), &mut self.slots)
+        part.add_to(set, self.rows.window_mut(end)?, sides.into_iter(), &mut self.slots)
     }
 
     /// The groups whose end lies in `(after, through]`, ascending.
     pub(super) fn parts(&self, after: i64, through: i64) -> impl Iterator<Item = Part<'_>> {
-        let distinct = |end| self.distinct.iter().map(|table| table.window(end)).collect();
-        self.rows.range(after, through).map(move |(end, rows)| Part { rows, distinct: distinct(end) })
+        self.rows.range(after, through).map(|(end, rows)| Part { rows, sides: self.sides(end) })
     }
 
     /// No groups, of the shape that one end has.
     pub(super) fn empty(&self) -> Result<(KeyedRows, Vec<KeyedRows>)> {
-        Ok((empty_like(&self.rows)?, self.distinct.iter().map(empty_like).collect::<Result<_>>()?))
+        Ok((empty_like(&self.rows)?, self.sides.iter().map(empty_like).collect::<Result<_>>()?))
     }
 
     pub(super) fn drop_through(&mut self, end: i64) {
         self.rows.drop_through(end);
-        self.distinct.iter_mut().for_each(|table| table.drop_through(end));
+        self.sides.iter_mut().for_each(|table| table.drop_through(end));
     }
 
     pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn StateTable> {
-        let distinct = self.distinct.iter_mut().map(|table| table as &mut dyn StateTable);
-        std::iter::once(&mut self.rows as &mut dyn StateTable).chain(distinct)
+        let sides = self.sides.iter_mut().map(|table| table as &mut dyn StateTable);
+        std::iter::once(&mut self.rows as &mut dyn StateTable).chain(sides)
+    }
+
+    /// The side tables of one end; `None` where no row has come yet.
+    pub(super) fn sides(&self, end: i64) -> Vec<Option<&KeyedRows>> {
+        self.sides.iter().map(|table| table.window(end)).collect()
+    }
+
+    /// The orders of the side tables of one end.
+    pub(super) fn indexes(&mut self, set: &AggregateSet, end: i64) -> Result<Vec<Option<OrderIndex>>> {
+        let sides: Vec<_> = self.sides.iter().map(|table| table.window(end)).collect();
+        indexes(set, self.rows.window_mut(end)?, &sides)
+    }
+
+    /// The last arrival of any row, or 0.
+    pub(super) fn last_arrival(&self, set: &AggregateSet) -> Result<i64> {
+        let mut last = 0;
+        for (end, rows) in self.rows.range(i64::MIN, i64::MAX) {
+            last = last.max(set.last_arrival(rows.columns()));
+            for (side, rows) in self.sides(end).into_iter().enumerate() {
+                if let Some(rows) = rows {
+                    last = last.max(set.last_arrival_of_side(side, rows)?);
+                }
+            }
+        }
+        Ok(last)
     }
 }
 
@@ -108,14 +133,14 @@ impl Part<'_> {
         &self,
         set: &AggregateSet,
         rows: &mut KeyedRows,
-        seen: impl Iterator<Item = &'s mut KeyedRows>,
+        sides: impl Iterator<Item = &'s mut KeyedRows>,
         slots: &mut Vec<u32>,
     ) -> Result<()> {
         let from = self.rows.live_slots(0, usize::MAX);
         let keys = self.rows.keys(&from)?;
         rows.slots_for(&keys, &stable_hashes(&keys, from.len())?, slots)?;
         set.merge(rows.columns_mut(), slots, self.rows.columns(), &from);
-        self.count_distinct(set, rows, seen, 1)
+        self.merge_sides(set, rows, sides, 1)
     }
 
     /// Takes the groups away from others that they were added to.
@@ -123,37 +148,47 @@ impl Part<'_> {
         &self,
         set: &AggregateSet,
         rows: &mut KeyedRows,
-        seen: impl Iterator<Item = &'s mut KeyedRows>,
+        sides: impl Iterator<Item = &'s mut KeyedRows>,
         slots: &mut Vec<u32>,
     ) -> Result<()> {
         let from = self.rows.live_slots(0, usize::MAX);
         let keys = self.rows.keys(&from)?;
         rows.slots_for(&keys, &stable_hashes(&keys, from.len())?, slots)?;
         set.take_back(rows.columns_mut(), slots, self.rows.columns(), &from);
-        self.count_distinct(set, rows, seen, -1)
+        self.merge_sides(set, rows, sides, -1)
     }
 
-    fn count_distinct<'s>(
+    fn merge_sides<'s>(
         &self,
         set: &AggregateSet,
         rows: &mut KeyedRows,
-        seen: impl Iterator<Item = &'s mut KeyedRows>,
+        sides: impl Iterator<Item = &'s mut KeyedRows>,
         sign: i64,
     ) -> Result<()> {
-        let mut groups = Vec::new();
-        for (table, (seen, part)) in seen.zip(&self.distinct).enumerate() {
-            let Some(part) = part else { continue };
-            let from = part.live_slots(0, usize::MAX);
-            let mut keys = part.keys(&from)?;
-            let input = EvaluatedInput { values: keys.pop(), keep: None };
-            rows.find(&keys, &stable_hashes(&keys, from.len())?, &mut groups)?;
-            let signs = (sign < 0).then(|| vec![sign; from.len()]);
-            let fold = Fold { slots: &groups, signs: signs.as_deref(), keep: None };
-            let changes = DistinctChanges::of(seen, &keys, fold, &input)?;
-            set.update_distinct(rows.columns_mut(), table, changes.fold(), &changes.values)?;
+        for (side, (into, part)) in sides.zip(&self.sides).enumerate() {
+            if let Some(part) = part {
+                set.merge_side(side, rows, into, part, sign)?;
+            }
         }
         Ok(())
     }
+}
+
+/// The orders of side tables beside their groups; `None` where no result depends on one.
+pub(super) fn indexes(
+    set: &AggregateSet,
+    groups: &mut KeyedRows,
+    sides: &[Option<&KeyedRows>],
+) -> Result<Vec<Option<OrderIndex>>> {
+    let mut indexes = Vec::with_capacity(sides.len());
+    for (side, rows) in sides.iter().enumerate() {
+        let mut index = set.new_index(side)?;
+        if let (Some(index), Some(rows)) = (&mut index, rows) {
+            set.fill_index(side, index, rows, groups)?;
+        }
+        indexes.push(index);
+    }
+    Ok(indexes)
 }
 
 /// Rows of the shape that one window of a table has.

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! The sum of a HOP is not state: it is made anew after a restore, after a row for a pane that is
-//! in it, and at every window if an aggregate cannot be taken back (MIN, MAX, sums of floats).
+//! in it, and at every window if an aggregate cannot be taken back (MIN, MAX, sums of floats, lists).
 
 use arrow::datatypes::FieldRef;
 use millpond_core::Result;
 use millpond_state::{KeyedRows, StateTable};
 
-use super::groups::{Groups, Part};
-use crate::aggregate::AggregateSet;
+use super::groups::{Groups, Part, indexes};
+use crate::aggregate::{AggregateSet, OrderIndex};
 use crate::operator::BuildContext;
 use crate::window::{WindowKind, WindowSpec};
 
@@ -31,7 +31,7 @@ pub(super) enum Sharing {
 /// The sum of the panes of a window.
 pub(super) struct PaneSum {
     rows: KeyedRows,
-    distinct: Vec<KeyedRows>,
+    sides: Vec<KeyedRows>,
     /// In how many of the panes a group appears, by its slot.
     appearances: Vec<u32>,
     /// The panes whose end is above `after` and at most `through`.
@@ -109,6 +109,48 @@ impl Sharing {
         }
     }
 
+    /// The side tables of a window that was gathered; `None` where no row has come.
+    pub(super) fn sides<'a>(
+        &'a self,
+        window: &WindowSpec,
+        panes: &'a Groups,
+        end: i64,
+    ) -> Vec<Option<&'a KeyedRows>> {
+        match self {
+            Self::None => panes.sides(end),
+            Self::Sliding { sum, .. } => sum.iter().flat_map(|sum| sum.sides.iter().map(Some)).collect(),
+            Self::Cumulative { totals } => totals.sides(window.start(end) + window.size()),
+        }
+    }
+
+    /// The orders of the side tables of a window that was gathered.
+    pub(super) fn indexes(
+        &mut self,
+        window: &WindowSpec,
+        set: &AggregateSet,
+        panes: &mut Groups,
+        end: i64,
+    ) -> Result<Vec<Option<OrderIndex>>> {
+        match self {
+            Self::None => panes.indexes(set, end),
+            Self::Sliding { sum: None, .. } => Ok(Vec::new()),
+            Self::Sliding { sum: Some(sum), .. } => {
+                let sides: Vec<_> = sum.sides.iter().map(Some).collect();
+                indexes(set, &mut sum.rows, &sides)
+            }
+            Self::Cumulative { totals } => totals.indexes(set, window.start(end) + window.size()),
+        }
+    }
+
+    /// The last arrival of any row that is not in a pane, or 0.
+    pub(super) fn last_arrival(&self, set: &AggregateSet) -> Result<i64> {
+        match self {
+            Self::None => Ok(0),
+            Self::Sliding { overlay, .. } => overlay.last_arrival(set),
+            Self::Cumulative { totals } => totals.last_arrival(set),
+        }
+    }
+
     /// Drops what no window after this one has part in.
     pub(super) fn finish(
         &mut self,
@@ -157,9 +199,9 @@ impl Sharing {
 impl PaneSum {
     /// Of no pane yet.
     fn new(panes: &Groups, after: i64) -> Result<Self> {
-        let (rows, distinct) = panes.empty()?;
+        let (rows, sides) = panes.empty()?;
         let (appearances, slots) = (Vec::new(), Vec::new());
-        Ok(Self { rows, distinct, appearances, after, through: after, slots })
+        Ok(Self { rows, sides, appearances, after, through: after, slots })
     }
 
     /// Adds the panes that end behind those in it, up to `end`.
@@ -174,7 +216,7 @@ impl PaneSum {
     /// Takes the panes away that end at or before `start`.
     fn leave(&mut self, set: &AggregateSet, panes: &Groups, start: i64) -> Result<()> {
         for part in panes.parts(self.after, start.min(self.through)) {
-            part.take_from(set, &mut self.rows, self.distinct.iter_mut(), &mut self.slots)?;
+            part.take_from(set, &mut self.rows, self.sides.iter_mut(), &mut self.slots)?;
             let mut gone = Vec::new();
             for slot in &self.slots {
                 let appearances = &mut self.appearances[*slot as usize];
@@ -190,7 +232,7 @@ impl PaneSum {
     }
 
     fn add(&mut self, set: &AggregateSet, part: &Part<'_>) -> Result<()> {
-        part.add_to(set, &mut self.rows, self.distinct.iter_mut(), &mut self.slots)?;
+        part.add_to(set, &mut self.rows, self.sides.iter_mut(), &mut self.slots)?;
         let slots = self.slots.iter().max().map_or(0, |slot| *slot as usize + 1);
         if self.appearances.len() < slots {
             self.appearances.resize(slots, 0);

@@ -34,17 +34,13 @@ fn millis(kind: WindowKind) -> WindowSpec {
 
 /// k, window_start, window_end, window_time, COUNT(*), SUM(v), MAX(v), COUNT(DISTINCT v).
 fn factory(window: WindowSpec, input_schema: SchemaRef) -> WindowAggregateFactory {
-    let v = || Some(col("v", &input_schema).unwrap());
-    let call = |function, argument, distinct, name: &str| AggregateCall {
-        function,
-        argument,
-        filter: None,
+    let v = || vec![col("v", &input_schema).unwrap()];
+    let call = |function, arguments, distinct, name: &str| AggregateCall {
         distinct,
-        name: name.into(),
-        output_type: DataType::Int64,
+        ..AggregateCall::new(function, arguments, name, DataType::Int64)
     };
     let aggregates = vec![
-        call(AggregateFunction::CountStar, None, false, "n"),
+        call(AggregateFunction::CountStar, Vec::new(), false, "n"),
         call(AggregateFunction::Sum, v(), false, "sum"),
         call(AggregateFunction::Max, v(), false, "max"),
         call(AggregateFunction::Count, v(), true, "distinct"),

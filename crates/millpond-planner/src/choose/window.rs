@@ -374,8 +374,7 @@ struct Beneath<'a> {
 impl<'a> Beneath<'a> {
     fn find(aggregate: &'a Aggregate, calls: &[Call]) -> Result<Option<Self>> {
         let mut exprs = aggregate.group_expr.clone();
-        exprs.extend(calls.iter().filter_map(|call| call.argument.clone()));
-        exprs.extend(calls.iter().filter_map(|call| call.filter.clone()));
+        exprs.extend(calls.iter().flat_map(Call::exprs).cloned());
         let Some((window, exprs, filters)) = descend(&aggregate.input, exprs, Vec::new())? else {
             return Ok(None);
         };
@@ -425,17 +424,8 @@ impl<'a> Beneath<'a> {
         let Some(later) = others.into_iter().map(|filter| results.over(filter)).collect() else {
             return Ok(None);
         };
-        let mut call_filters =
-            rest.split_off(calls.iter().filter(|call| call.argument.is_some()).count()).into_iter();
-        let mut arguments = rest.into_iter();
-        let calls = calls
-            .iter()
-            .map(|call| Call {
-                argument: call.argument.as_ref().and_then(|_| arguments.next()),
-                filter: call.filter.as_ref().and_then(|_| call_filters.next()),
-                ..call.clone()
-            })
-            .collect();
+        let mut rest = rest.into_iter();
+        let calls = calls.iter().map(|call| call.over(&mut rest)).collect();
         Ok(Some(Self { window, keys, calls, filters, groups, later }))
     }
 

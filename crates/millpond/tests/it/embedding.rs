@@ -1,6 +1,12 @@
 //! The example that README.md shows, and what a host sees of errors and changes.
 
-use millpond::{Engine, ErrorKind};
+use std::sync::Arc;
+
+use millpond::datafusion::arrow::array::{ArrayRef, AsArray};
+use millpond::datafusion::arrow::datatypes::{DataType, Float64Type};
+use millpond::datafusion::common::{Result as DataFusionResult, ScalarValue};
+use millpond::datafusion::logical_expr::{Accumulator, AggregateUDF, Volatility, create_udaf};
+use millpond::{Engine, EngineOptions, ErrorKind};
 
 use crate::text::lines;
 
@@ -63,4 +69,62 @@ async fn a_job_can_be_stopped_and_waited_for() {
     job.stop().await.unwrap();
     job.wait().await.unwrap();
     assert!(!job.is_running());
+}
+
+/// The product of all values.
+#[derive(Debug)]
+struct Product(f64);
+
+impl Accumulator for Product {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> DataFusionResult<()> {
+        self.0 *= values[0].as_primitive::<Float64Type>().iter().flatten().product::<f64>();
+        Ok(())
+    }
+    fn evaluate(&mut self) -> DataFusionResult<ScalarValue> {
+        Ok(ScalarValue::from(self.0))
+    }
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+    fn state(&mut self) -> DataFusionResult<Vec<ScalarValue>> {
+        Ok(vec![ScalarValue::from(self.0)])
+    }
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> DataFusionResult<()> {
+        self.update_batch(states)
+    }
+}
+
+fn product() -> AggregateUDF {
+    let float = Arc::new(DataType::Float64);
+    let accumulator = Arc::new(|_| Ok(Box::new(Product(1.0)) as Box<dyn Accumulator>));
+    let state = Arc::new(vec![DataType::Float64]);
+    create_udaf("product", vec![DataType::Float64], float, Volatility::Immutable, accumulator, state)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aggregate_functions_of_the_host_also_see_rows_that_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(dir.path()).unwrap();
+    engine.register_aggregate(product());
+    let session = engine.session();
+    session
+        .execute("CREATE TABLE t (k STRING, v INT) WITH ('connector' = 'values', 'data' = 'a,2\na,3\nb,5')")
+        .await
+        .unwrap();
+    session.execute("CREATE VIEW p AS SELECT k, PRODUCT(v) AS p FROM t GROUP BY k").await.unwrap();
+    let answer = session.query("SELECT p FROM p ORDER BY k").await.unwrap();
+    assert_eq!(lines(&answer.batches().await.unwrap()), ["6.0", "5.0"]);
+    let changing = "SELECT PRODUCT(n) FROM (SELECT k, COUNT(*) + 1 AS n FROM t GROUP BY k)";
+    let answer = session.query(changing).await.unwrap();
+    assert_eq!(lines(&answer.batches().await.unwrap()), ["6.0"]);
+    drop((session, engine));
+    // The view needs its function before it can exist again.
+    let options = EngineOptions {
+        data_dir: Some(dir.path().into()),
+        aggregates: vec![Arc::new(product())],
+        ..EngineOptions::default()
+    };
+    let session = Engine::with_options(options).unwrap().session();
+    let answer = session.query("SELECT p FROM p ORDER BY k").await.unwrap();
+    assert_eq!(lines(&answer.batches().await.unwrap()), ["6.0", "5.0"]);
 }
