@@ -15,6 +15,7 @@ pub mod fold;
 pub mod group_aggregate;
 pub mod join;
 pub mod operator;
+pub mod quick_time;
 pub mod processing_time;
 pub mod session_aggregate;
 pub mod sink_materialize;

@@ -28,6 +28,7 @@ use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::sql::planner::{PlannerContext, SqlToRel};
 use millpond_core::{Error, Result};
+use millpond_operators::quick_time::quickened;
 use sqlparser::ast::{self, Spanned};
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
@@ -132,7 +133,7 @@ impl Session {
         let context = PhysicalPlanningContext::default();
         let lowered =
             datafusion::physical_expr::create_physical_expr(expr, schema, &ExecutionProps::new(), &context);
-        lowered.and_then(overflow_checked).map_err(from_datafusion)
+        lowered.and_then(overflow_checked).and_then(quickened).map_err(from_datafusion)
     }
 
     /// Names of all functions, sorted.

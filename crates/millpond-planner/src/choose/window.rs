@@ -397,7 +397,7 @@ impl<'a> Beneath<'a> {
                 }
             });
         }
-        let mut rest: Vec<Expr> = exprs.collect();
+        let rest: Vec<Expr> = exprs.collect();
         // By their starts alone, the windows of a CUMULATE are one: not what the operator makes.
         let cumulative = matches!(window.shape, WindowShape::Cumulate { .. });
         let by_window = groups.iter().any(|group| match group {
