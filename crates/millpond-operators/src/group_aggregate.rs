@@ -207,6 +207,9 @@ impl GroupAggregate {
         let keys = self.groups.keys(slots)?;
         self.remember(slots, &new)?;
         self.groups.remove(&changes.gone)?;
+        for side in &mut self.sides {
+            side.table.keyed_rows_mut().forget_groups(&changes.gone);
+        }
         if changes.rows.is_empty() {
             return Ok(None);
         }

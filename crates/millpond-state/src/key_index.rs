@@ -9,7 +9,11 @@
 //! keys, hashes ──upsert──▶ slots          slots ──keys──▶ key columns
 //! ```
 //!
+//! Keys that share a prefix, such as the values of one group, may be [`prefixed`].
+//!
 //! Floats are made canonical first: one NaN, one zero. The encoding never leaves the process.
+
+mod prefixed;
 
 use std::sync::Arc;
 
@@ -21,6 +25,7 @@ use hashbrown::HashTable;
 use millpond_core::key::canonical_f64;
 use millpond_core::{Error, Result};
 
+use self::prefixed::PrefixedKeys;
 use crate::column::gather_integers;
 use crate::for_integer_type;
 
@@ -42,6 +47,7 @@ enum Keys {
     Single(Option<u32>),
     Integer(IntegerKeys),
     Encoded(EncodedKeys),
+    Prefixed(PrefixedKeys),
 }
 
 impl KeyIndex {
@@ -57,8 +63,33 @@ impl KeyIndex {
         Ok(Self { types: types.to_vec(), keys, slots: Slots::default() })
     }
 
+    /// The same for keys whose columns but the last are shared by many, as a group's key is by its
+    /// values. It gains from [`KeyIndex::upsert_in_groups`].
+    pub fn prefixed(types: &[DataType]) -> Result<Self> {
+        match types.split_last() {
+            Some((value, prefix)) if !prefix.is_empty() && is_integer_like(value) => Ok(Self {
+                types: types.to_vec(),
+                keys: Keys::Prefixed(PrefixedKeys::new(prefix)?),
+                slots: Slots::default(),
+            }),
+            _ => Self::new(types),
+        }
+    }
+
     /// The slot of each row's key, in `slots`; answers the slots that were created, in order.
     pub fn upsert(&mut self, keys: &[ArrayRef], hashes: &[u64], slots: &mut Vec<u32>) -> Result<Vec<u32>> {
+        self.upsert_in_groups(keys, hashes, None, slots)
+    }
+
+    /// The same where it is known to which group each row belongs: rows of one group have the same
+    /// key but for the last column.
+    pub fn upsert_in_groups(
+        &mut self,
+        keys: &[ArrayRef],
+        hashes: &[u64],
+        groups: Option<&[u32]>,
+        slots: &mut Vec<u32>,
+    ) -> Result<Vec<u32>> {
         slots.clear();
         slots.reserve(hashes.len());
         let mut created = Vec::new();
@@ -70,6 +101,9 @@ impl KeyIndex {
             }
             Keys::Integer(index) => index.upsert(&mut self.slots, &keys[0], hashes, slots, &mut created),
             Keys::Encoded(index) => index.upsert(&mut self.slots, keys, hashes, slots, &mut created)?,
+            Keys::Prefixed(index) => {
+                index.upsert(&mut self.slots, keys, hashes, groups, slots, &mut created)?;
+            }
         }
         if self.slots.hashes.len() >= NO_SLOT as usize {
             return Err(Error::unavailable("a state table is full: 4,294,967,294 keys in one task")
@@ -85,6 +119,7 @@ impl KeyIndex {
             Keys::Single(single) => slots.resize(hashes.len(), single.unwrap_or(NO_SLOT)),
             Keys::Integer(index) => index.find(&keys[0], hashes, slots),
             Keys::Encoded(index) => index.find(&self.slots, keys, hashes, slots)?,
+            Keys::Prefixed(index) => index.find(keys, hashes, slots)?,
         }
         Ok(())
     }
@@ -97,8 +132,16 @@ impl KeyIndex {
             Keys::Single(single) => *single = None,
             Keys::Integer(index) => index.remove(hash, slot),
             Keys::Encoded(index) => index.remove(hash, slot),
+            Keys::Prefixed(index) => index.remove(hash, slot),
         }
         self.slots.free(slot);
+    }
+
+    /// The slots of these groups ([`KeyIndex::upsert_in_groups`]) mean other groups from now on.
+    pub fn forget_groups(&mut self, groups: &[u32]) {
+        if let Keys::Prefixed(index) = &mut self.keys {
+            index.forget_groups(groups);
+        }
     }
 
     /// The keys at `slots`, as columns.
@@ -107,6 +150,7 @@ impl KeyIndex {
             Keys::Single(_) => Ok(Vec::new()),
             Keys::Integer(index) => Ok(vec![index.decode(&self.types[0], slots)?]),
             Keys::Encoded(index) => index.decode(slots),
+            Keys::Prefixed(index) => index.decode(&self.types[self.types.len() - 1], slots),
         }
     }
 
@@ -139,6 +183,7 @@ impl KeyIndex {
     pub fn bytes(&self) -> usize {
         let keys = match &self.keys {
             Keys::Single(_) => 0,
+            Keys::Prefixed(index) => index.bytes(),
             Keys::Integer(index) => index.table.allocation_size() + index.values.capacity() * 8,
             Keys::Encoded(index) => {
                 index.table.allocation_size() + index.arena.capacity() + index.spans.capacity() * 16

@@ -52,12 +52,34 @@ impl KeyedRows {
         })
     }
 
+    /// The same for keys that share all columns but the last with others of their group.
+    pub fn prefixed(keys: &[DataType], values: &[FieldRef]) -> Result<Self> {
+        Ok(Self { index: KeyIndex::prefixed(keys)?, ..Self::new(&[], values)? })
+    }
+
     /// The slot of each row's key, in `slots`, to be changed: they are dirty from now on. Unknown
     /// keys get a new row of defaults. `hashes` are the stable hashes of `keys`.
     pub fn slots_for(&mut self, keys: &[ArrayRef], hashes: &[u64], slots: &mut Vec<u32>) -> Result<()> {
-        self.upsert(keys, hashes, slots)?;
+        self.slots_in_groups(keys, hashes, None, slots)
+    }
+
+    /// The same where the group of each row is known: rows of one group have the same key but for
+    /// the last column.
+    pub fn slots_in_groups(
+        &mut self,
+        keys: &[ArrayRef],
+        hashes: &[u64],
+        groups: Option<&[u32]>,
+        slots: &mut Vec<u32>,
+    ) -> Result<()> {
+        self.upsert(keys, hashes, groups, slots)?;
         self.mark_dirty(slots);
         Ok(())
+    }
+
+    /// These groups are gone: their numbers mean other groups from now on.
+    pub fn forget_groups(&mut self, groups: &[u32]) {
+        self.index.forget_groups(groups);
     }
 
     /// The slot of each row's key, in `slots`; [`NO_SLOT`] where there is none.
@@ -167,7 +189,7 @@ impl KeyedRows {
     pub(crate) fn load(&mut self, keys: &[ArrayRef], values: &[ArrayRef], rows: usize) -> Result<()> {
         let mut slots = Vec::new();
         let hashes = stable_hashes(keys, rows)?;
-        self.upsert(keys, &hashes, &mut slots)?;
+        self.upsert(keys, &hashes, None, &mut slots)?;
         for (column, array) in self.columns.iter_mut().zip(values) {
             column.store(&slots, array)?;
         }
@@ -175,9 +197,15 @@ impl KeyedRows {
         Ok(())
     }
 
-    fn upsert(&mut self, keys: &[ArrayRef], hashes: &[u64], slots: &mut Vec<u32>) -> Result<()> {
+    fn upsert(
+        &mut self,
+        keys: &[ArrayRef],
+        hashes: &[u64],
+        groups: Option<&[u32]>,
+        slots: &mut Vec<u32>,
+    ) -> Result<()> {
         let before = self.dirty.len();
-        let created = self.index.upsert(keys, hashes, slots)?;
+        let created = self.index.upsert_in_groups(keys, hashes, groups, slots)?;
         let total = self.index.slots();
         if total > before {
             self.columns.iter_mut().for_each(|column| column.resize(total));

@@ -114,7 +114,12 @@ pub(crate) fn rows_of(def: &TableDef, skip: usize) -> Result<KeyedRows> {
     let fields = def.schema.fields();
     let keys: Vec<DataType> =
         fields[skip..def.identity_columns].iter().map(|field| field.data_type().clone()).collect();
-    KeyedRows::new(&keys, &fields[def.identity_columns..])
+    let values = &fields[def.identity_columns..];
+    match def.identity_columns - skip > def.partition_columns.len() {
+        // Many rows share the partition key.
+        true => KeyedRows::prefixed(&keys, values),
+        false => KeyedRows::new(&keys, values),
+    }
 }
 
 /// The delta of some groups of changes, each with the leading column that it lacks.

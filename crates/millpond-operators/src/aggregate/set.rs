@@ -35,6 +35,8 @@ pub(super) struct BoundCall {
     pub(super) form: Form,
     /// Index of its first state column.
     pub(super) column: usize,
+    /// Whether another call keeps the same columns, so that they are updated once.
+    pub(super) shared: bool,
     input: usize,
     /// DISTINCT: the counter whose transitions are folded into the state columns.
     pub(super) distinct: Option<Counter>,
@@ -83,10 +85,26 @@ impl AggregateSet {
             let types = call.argument_types(input)?;
             let form = Form::of(call, &types, mode);
             let index = set.input(call);
-            let column = set.fields.len();
-            set.fields.extend(form.fields(&call.name, types.first().unwrap_or(&DataType::Null)));
-            let bound =
-                BoundCall { call: call.clone(), form, column, input: index, distinct: None, source: None };
+            let same = |bound: &&BoundCall| {
+                bound.input == index
+                    && bound.form == form
+                    && bound.call.needs_distinct() == call.needs_distinct()
+            };
+            let twin = set.calls.iter().find(same).map(|bound| bound.column);
+            let column = twin.unwrap_or(set.fields.len());
+            if twin.is_none() {
+                set.fields.extend(form.fields(&call.name, types.first().unwrap_or(&DataType::Null)));
+            }
+            let shared = twin.is_some();
+            let bound = BoundCall {
+                call: call.clone(),
+                form,
+                column,
+                shared,
+                input: index,
+                distinct: None,
+                source: None,
+            };
             set.calls.push(bound);
         }
         // Tables in order of values first: DISTINCT calls share them where they can.
@@ -251,7 +269,7 @@ impl AggregateSet {
         rows: GroupedRows<'_>,
         inputs: &[EvaluatedInput],
     ) -> Result<()> {
-        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none() && !bound.shared) {
             let input = &inputs[bound.input];
             let fold = Fold { keep: input.keep.as_ref(), ..rows.fold() };
             bound.fold(columns, fold, &input.values)?;
@@ -263,7 +281,7 @@ impl AggregateSet {
                 Side::Values(side) => side.count(table, rows, inputs)?,
             });
         }
-        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows) {
+        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows && !bound.shared) {
             let Some(Counter { side, counter }) = bound.distinct else { continue };
             let changes = &transitions[side][counter];
             let values = match bound.form {
@@ -284,7 +302,7 @@ impl AggregateSet {
     /// Adds the groups of another table (columns of the same set, at `from`) to those at `into`.
     /// DISTINCT calls are left to [`AggregateSet::merge_side`]: their sets must be united instead.
     pub fn merge(&self, columns: &mut [StateColumn], into: &[u32], other: &[StateColumn], from: &[u32]) {
-        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none() && !bound.shared) {
             let range = bound.range();
             bound.merge(&mut columns[range.clone()], into, &other[range], from);
         }
@@ -331,7 +349,7 @@ impl AggregateSet {
             return Err(Error::internal("a value of an aggregate belongs to no group"));
         }
         let (transitions, columns) = values.merge(table, part, &slots, of, sign)?;
-        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows) {
+        for bound in self.calls.iter().filter(|bound| bound.form != Form::Rows && !bound.shared) {
             if let Some(Counter { counter, .. }) = bound.distinct.filter(|counter| counter.side == side) {
                 let changes = &transitions[counter];
                 bound.fold(groups, changes.fold(), &changes.take(&columns)?)?;

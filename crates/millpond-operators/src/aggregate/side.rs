@@ -357,7 +357,8 @@ impl ValuesSide {
         weight: impl Fn(usize, usize) -> i64,
     ) -> Result<Vec<Transitions>> {
         let mut found = Vec::new();
-        side.rows.slots_for(identity, hashes, &mut found)?;
+        let groups: Vec<u32> = (0..hashes.len()).map(&group).collect();
+        side.rows.slots_in_groups(identity, hashes, Some(&groups), &mut found)?;
         let mut transitions: Vec<Transitions> = Vec::with_capacity(self.inputs.len());
         let mut any_empty = false;
         for counter in 0..self.inputs.len() {
@@ -472,13 +473,13 @@ impl RowsSide {
         let selection = Selection { all: rows.slots.len(), some: Some(added.clone()) };
         let (identity, hashes) = rows.identity(&selection, &[identity])?;
         let mut slots = Vec::new();
-        side.rows.slots_for(&identity, &hashes, &mut slots)?;
+        let groups: Vec<u32> = selection.rows().map(|row| rows.slots[row]).collect();
+        side.rows.slots_in_groups(&identity, &hashes, Some(&groups), &mut slots)?;
         let columns = input.values.iter().map(|column| selection.take(column)).collect::<Result<Vec<_>>>()?;
         for (column, values) in side.rows.columns_mut().iter_mut().zip(&columns) {
             column.store(&slots, values)?;
         }
         if let Some(index) = side.index.as_deref_mut() {
-            let groups: Vec<u32> = selection.rows().map(|row| rows.slots[row]).collect();
             let (values, order) = columns.split_at(self.types.len());
             index.insert(&groups, &slots, order, Some(&arrivals))?;
             index.insert_copies(&groups, &slots, values, &arrivals)?;

@@ -28,7 +28,7 @@ impl AggregateSet {
 
     /// The reverse of [`AggregateSet::merge`]; DISTINCT calls are left out again.
     pub fn take_back(&self, columns: &mut [StateColumn], slots: &[u32], other: &[StateColumn], from: &[u32]) {
-        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none()) {
+        for bound in self.calls.iter().filter(|bound| bound.distinct.is_none() && !bound.shared) {
             let range = bound.range();
             bound.take_back(&mut columns[range.clone()], slots, &other[range], from);
         }

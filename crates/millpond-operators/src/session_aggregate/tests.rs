@@ -25,22 +25,18 @@ fn input_schema() -> SchemaRef {
 /// COUNT(DISTINCT v); else COUNT(*) again.
 fn factory(gap: i64, distinct: bool) -> SessionAggregateFactory {
     let input_schema = input_schema();
-    let v = || Some(col("v", &input_schema).unwrap());
-    let call = |function, argument, distinct, name: &str| AggregateCall {
-        function,
-        argument,
-        filter: None,
+    let v = || vec![col("v", &input_schema).unwrap()];
+    let call = |function, arguments, distinct, name: &str| AggregateCall {
         distinct,
-        name: name.into(),
-        output_type: DataType::Int64,
+        ..AggregateCall::new(function, arguments, name, DataType::Int64)
     };
     let aggregates = vec![
-        call(AggregateFunction::CountStar, None, false, "n"),
+        call(AggregateFunction::CountStar, Vec::new(), false, "n"),
         call(AggregateFunction::Sum, v(), false, "sum"),
         call(AggregateFunction::Max, v(), false, "max"),
         match distinct {
             true => call(AggregateFunction::Count, v(), true, "distinct"),
-            false => call(AggregateFunction::CountStar, None, false, "distinct"),
+            false => call(AggregateFunction::CountStar, Vec::new(), false, "distinct"),
         },
     ];
     let integer = |name: &str| Field::new(name, DataType::Int64, true);

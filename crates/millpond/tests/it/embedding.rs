@@ -5,6 +5,7 @@ use std::sync::Arc;
 use millpond::datafusion::arrow::array::{ArrayRef, AsArray};
 use millpond::datafusion::arrow::datatypes::{DataType, Float64Type};
 use millpond::datafusion::common::{Result as DataFusionResult, ScalarValue};
+use millpond::datafusion::logical_expr::function::AccumulatorArgs;
 use millpond::datafusion::logical_expr::{Accumulator, AggregateUDF, Volatility, create_udaf};
 use millpond::{Engine, EngineOptions, ErrorKind};
 
@@ -96,7 +97,7 @@ impl Accumulator for Product {
 
 fn product() -> AggregateUDF {
     let float = Arc::new(DataType::Float64);
-    let accumulator = Arc::new(|_| Ok(Box::new(Product(1.0)) as Box<dyn Accumulator>));
+    let accumulator = Arc::new(|_: AccumulatorArgs<'_>| Ok(Box::new(Product(1.0)) as Box<dyn Accumulator>));
     let state = Arc::new(vec![DataType::Float64]);
     create_udaf("product", vec![DataType::Float64], float, Volatility::Immutable, accumulator, state)
 }
