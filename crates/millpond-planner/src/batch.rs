@@ -2,37 +2,36 @@
 //!
 //! Queries that cannot be planned as a stream are answered this way, and the differential tests
 //! compare streams with it. Names, types and functions are those of the streaming planner; window
-//! table functions become a list of window starts that is unnested.
+//! table functions become a list of windows that is unnested.
+
+mod windows;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, ListBuilder, PrimitiveBuilder, RecordBatch};
-use arrow::datatypes::{
-    ArrowTimestampType, DataType, Field, FieldRef, IntervalMonthDayNano, TimeUnit, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
-};
+use arrow::array::RecordBatch;
+use arrow::datatypes::FieldRef;
+use chrono_tz::Tz;
 use datafusion::catalog::MemTable;
+use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DataFusionError, ScalarValue, TableReference, UnnestOptions};
+use datafusion::common::{Column, TableReference, UnnestOptions};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
 use datafusion::functions::core::get_field;
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, TableScan, UserDefinedLogicalNodeCore, Volatility, lit,
-};
-use millpond_core::{Error, Result, TimePrecision, Timestamp, Watermark};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableScan, lit};
+use millpond_core::{Error, Result, Timestamp, Watermark};
 use sqlparser::ast;
 
+use self::windows::batch_window;
 use crate::optimize::analyzed;
 use crate::plan_error::{carried, from_datafusion};
 use crate::planner::Planner;
 use crate::scalar_function::{item_rows, marker_value};
 use crate::session::StreamTable;
 use crate::unnest_relation::Unnest;
-use crate::window_relation::{WindowShape, WindowTvf};
+use crate::window_relation::WindowTvf;
 
 /// Rows of tables, by table name; all columns, also computed ones.
 pub type TableRows = HashMap<String, Vec<RecordBatch>>;
@@ -96,7 +95,7 @@ impl Planner {
         let plan = analyzed(&self.session, self.bound(query)?)?;
         let plan = plan
             .transform_up_with_subqueries(|node| {
-                batch_node(node, tables, now, final_at).map(Transformed::yes)
+                batch_node(node, tables, now, self.session.time_zone(), final_at).map(Transformed::yes)
             })
             .map_err(from_datafusion)?
             .data;
@@ -110,6 +109,7 @@ fn batch_node(
     node: LogicalPlan,
     tables: &TableRows,
     now: Timestamp,
+    zone: Option<Tz>,
     final_at: Option<&TableWatermarks>,
 ) -> Result<LogicalPlan, DataFusionError> {
     match node {
@@ -118,7 +118,7 @@ fn batch_node(
             let node = extension.node.as_any();
             match (node.downcast_ref::<WindowTvf>(), node.downcast_ref::<Unnest>()) {
                 (Some(window), _) => {
-                    batch_window(window, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
+                    batch_window(window, zone, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
                 }
                 (None, Some(unnest)) => batch_unnest(unnest),
                 (None, None) => Ok(LogicalPlan::Extension(extension)),
@@ -148,47 +148,6 @@ fn batch_scan(scan: TableScan, tables: &TableRows) -> Result<LogicalPlan, DataFu
     LogicalPlanBuilder::scan(scan.table_name, provider_as_source(Arc::new(provider)), None)?.build()
 }
 
-/// The window function as a list of window starts, unnested.
-fn batch_window(window: &WindowTvf, final_at: Option<Watermark>) -> Result<LogicalPlan, DataFusionError> {
-    if !matches!(window.shape, WindowShape::Tumble { .. } | WindowShape::Hop { .. }) {
-        let refused = crate::plan_error::unsupported(format!("a batch answer over {}", window.shape));
-        return Err(carried(refused));
-    }
-    let schema = UserDefinedLogicalNodeCore::schema(window);
-    let width = window.input.schema().fields().len();
-    let [start, end, time] = [width, width + 1, width + 2].map(|column| schema.field(column).name().clone());
-    let precision = TimePrecision::of(schema.field(width).data_type())
-        .ok_or_else(|| carried(Error::internal("a window over a column that is no timestamp")))?;
-    let starts = ScalarUDF::from(WindowStarts::new(window.shape));
-    let starts = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(starts), vec![window.time.clone()]));
-    let own: Vec<Expr> = window.input.schema().columns().into_iter().map(Expr::Column).collect();
-    let size = window.shape.size();
-    let last = size - (precision.last_instant(Timestamp(0)).0).abs();
-    let at = |shift: i64| Expr::Column(Column::from_name(&start)) + lit(interval(shift));
-    let windows = LogicalPlanBuilder::from(window.input.clone())
-        .project(own.iter().cloned().chain([starts.alias(&start)]))?
-        .unnest_column_with_options(
-            Column::from_name(&start),
-            UnnestOptions::new().with_preserve_nulls(false),
-        )?
-        .project(own.into_iter().chain([
-            Expr::Column(Column::from_name(&start)),
-            at(size).alias(&end),
-            at(last).alias(&time),
-        ]))?;
-    match final_at.filter(|watermark| *watermark < Timestamp::MAX) {
-        Some(watermark) => {
-            windows.filter(Expr::Column(Column::from_name(&time)).lt_eq(lit(time_literal(
-                schema.field(width + 2).data_type(),
-                precision,
-                watermark,
-            ))))?
-        }
-        None => windows,
-    }
-    .build()
-}
-
 /// The lowest watermark of the tables beneath a plan, whose scans are those of a batch already.
 fn watermark_of(plan: &LogicalPlan, watermarks: &TableWatermarks) -> Result<Watermark, DataFusionError> {
     let mut lowest = Timestamp::MAX;
@@ -199,21 +158,6 @@ fn watermark_of(plan: &LogicalPlan, watermarks: &TableWatermarks) -> Result<Wate
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(lowest)
-}
-
-/// A time as a value of a window's time column.
-fn time_literal(data_type: &DataType, precision: TimePrecision, time: Timestamp) -> ScalarValue {
-    let zone = match data_type {
-        DataType::Timestamp(_, zone) => zone.clone(),
-        _ => None,
-    };
-    let value = Some(precision.from_timestamp(time));
-    match precision {
-        TimePrecision::Second => ScalarValue::TimestampSecond(value, zone),
-        TimePrecision::Millisecond => ScalarValue::TimestampMillisecond(value, zone),
-        TimePrecision::Microsecond => ScalarValue::TimestampMicrosecond(value, zone),
-        TimePrecision::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
-    }
 }
 
 /// The items as a list of rows with all their columns, unnested.
@@ -236,94 +180,4 @@ fn batch_unnest(unnest: &Unnest) -> Result<LogicalPlan, DataFusionError> {
         )?
         .project(own.into_iter().chain(items_columns))?
         .build()
-}
-
-fn interval(micros: i64) -> ScalarValue {
-    ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano::new(0, 0, micros.saturating_mul(1000))))
-}
-
-/// The starts of the windows that a time belongs to.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct WindowStarts {
-    shape: WindowShape,
-    signature: Signature,
-}
-
-impl WindowStarts {
-    fn new(shape: WindowShape) -> Self {
-        Self { shape, signature: Signature::any(1, Volatility::Immutable) }
-    }
-
-    fn starts<T: ArrowTimestampType>(&self, times: &ArrayRef, precision: TimePrecision) -> ArrayRef {
-        let values = PrimitiveBuilder::<T>::new().with_data_type(times.data_type().clone());
-        let mut lists = ListBuilder::new(values).with_field(item_field(times.data_type()));
-        for time in times.as_primitive::<T>() {
-            if let Some(time) = time {
-                for start in window_starts(self.shape, precision.to_timestamp(time).0) {
-                    lists.values().append_value(precision.from_timestamp(Timestamp(start)));
-                }
-            }
-            lists.append(true);
-        }
-        Arc::new(lists.finish())
-    }
-}
-
-fn item_field(data_type: &DataType) -> Arc<Field> {
-    Arc::new(Field::new("item", data_type.clone(), true))
-}
-
-/// Starts, latest first, of the windows with `start ≤ time < start + size`.
-fn window_starts(shape: WindowShape, time: i64) -> impl Iterator<Item = i64> {
-    let (size, slide) = (shape.size(), shape.slide(TimePrecision::Microsecond));
-    let latest = time - (time - shape.offset()).rem_euclid(slide);
-    std::iter::successors(Some(latest), move |start| Some(start - slide))
-        .take_while(move |start| start + size > time)
-}
-
-impl ScalarUDFImpl for WindowStarts {
-    fn name(&self) -> &str {
-        "$window_starts"
-    }
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType, DataFusionError> {
-        Ok(DataType::List(item_field(&arguments[0])))
-    }
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue, DataFusionError> {
-        let times = arguments.args[0].to_array(arguments.number_rows)?;
-        let lists = match times.data_type() {
-            DataType::Timestamp(TimeUnit::Second, _) => {
-                self.starts::<TimestampSecondType>(&times, TimePrecision::Second)
-            }
-            DataType::Timestamp(TimeUnit::Millisecond, _) => {
-                self.starts::<TimestampMillisecondType>(&times, TimePrecision::Millisecond)
-            }
-            DataType::Timestamp(TimeUnit::Microsecond, _) => {
-                self.starts::<TimestampMicrosecondType>(&times, TimePrecision::Microsecond)
-            }
-            DataType::Timestamp(TimeUnit::Nanosecond, _) => {
-                self.starts::<TimestampNanosecondType>(&times, TimePrecision::Nanosecond)
-            }
-            other => return Err(carried(Error::internal(format!("a window over {other}")))),
-        };
-        Ok(ColumnarValue::Array(lists))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn windows_contain_their_time() {
-        let hop = WindowShape::Hop { slide: 2, size: 10, offset: 0 };
-        assert_eq!(window_starts(hop, 11).collect::<Vec<_>>(), [10, 8, 6, 4, 2]);
-        let tumble = WindowShape::Tumble { size: 10, offset: 3 };
-        assert_eq!(window_starts(tumble, 2).collect::<Vec<_>>(), [-7]);
-        assert_eq!(window_starts(tumble, 3).collect::<Vec<_>>(), [3]);
-        let gaps = WindowShape::Hop { slide: 10, size: 4, offset: 0 };
-        assert_eq!(window_starts(gaps, 7).count(), 0);
-    }
 }
