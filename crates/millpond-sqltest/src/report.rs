@@ -7,6 +7,7 @@ use std::path::Path;
 use millpond::{Error, Result};
 
 use crate::RunOutcome;
+use crate::generate::Verdict;
 use crate::judge::Tally;
 use crate::mode::Mode;
 
@@ -18,6 +19,8 @@ pub(crate) struct Report {
     skipped: usize,
     by_mode: BTreeMap<String, usize>,
     judged: Tally,
+    /// What generated queries have asked for in vain, and how often.
+    lacking: BTreeMap<String, usize>,
 }
 
 impl Report {
@@ -38,14 +41,17 @@ impl Report {
         }
     }
 
-    /// A generated query; `None`: the engine does not have what it uses.
-    pub(crate) fn add_generated(&mut self, seed: u64, outcome: Result<Option<Tally>>) {
+    /// A generated query.
+    pub(crate) fn add_generated(&mut self, seed: u64, outcome: Result<Verdict>) {
         match outcome {
-            Ok(Some(tally)) => {
+            Ok(Verdict::Agrees(tally)) => {
                 self.judged.add(tally);
                 self.passed_as("generated queries");
             }
-            Ok(None) => self.skipped += 1,
+            Ok(Verdict::Lacking(what)) => {
+                self.skipped += 1;
+                *self.lacking.entry(what).or_default() += 1;
+            }
             Err(error) => self.failed_case(seed, &error),
         }
     }
@@ -78,6 +84,9 @@ impl Report {
         for (mode, count) in &self.by_mode {
             let within = if mode.starts_with("generated") { "of" } else { "in mode" };
             say(&format!("  {count:>4} passed {within} {mode}\n"));
+        }
+        for (what, count) in &self.lacking {
+            say(&format!("  {count:>4} skipped: {what}\n"));
         }
         if self.judged != Tally::default() {
             let Tally { queries, epochs, passed_over } = self.judged;

@@ -189,10 +189,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn random_streams_agree_with_the_model() {
-        let mut judged = 0;
-        for seed in 0..150 {
-            judged += u32::from(check_windows(seed).await.unwrap_or_else(|error| panic!("{error}")));
+        for seed in 0..120 {
+            let judged = check_windows(seed).await.unwrap_or_else(|error| panic!("{error}"));
+            assert!(judged, "the windows of seed {seed} are refused");
         }
-        assert!(judged > 50, "{judged} cases had windows that the engine has");
     }
 }
