@@ -89,6 +89,11 @@ pub fn reads_epoch(expression: &Expression) -> bool {
     found || visit.is_err()
 }
 
+/// Whether this function, not its arguments, reads the epoch's time or watermark.
+pub fn reads_epoch_itself(node: &Expression) -> bool {
+    epoch_function(node).is_some()
+}
+
 fn epoch_function(node: &Expression) -> Option<&ScalarFunctionExpr> {
     let function = node.downcast_ref::<ScalarFunctionExpr>()?;
     let name = function.fun().name();

@@ -38,7 +38,7 @@ pub use deduplicate::DeduplicateFactory;
 pub use expand::ExpandFactory;
 pub use fold::ChangelogFold;
 pub use group_aggregate::GroupAggregateFactory;
-pub use join::{JoinFactory, JoinRetention, SideRetention};
+pub use join::{JoinFactory, JoinKind, JoinRetention, SideRetention};
 pub use operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory,
     Progress,

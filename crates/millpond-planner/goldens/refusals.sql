@@ -17,8 +17,6 @@ SELECT window_start FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(seen), INTERVAL '
 SELECT window_start FROM TABLE(SESSION(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' MINUTE));
 SELECT window_start FROM TABLE(TUMBEL(TABLE clicks, DESCRIPTOR(seen), INTERVAL '1' MINUTE));
 -- Not yet.
-SELECT a.page FROM clicks a LEFT JOIN clicks b ON a.user_id = b.user_id;
-SELECT page FROM clicks WHERE user_id IN (SELECT auction FROM bid);
 SELECT page, ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY seen) FROM clicks;
 SELECT page FROM clicks JOIN bid FOR SYSTEM_TIME AS OF clicks.seen AS b ON clicks.user_id = b.auction;
 SELECT PERCENTILE(v, 2) FROM changes;

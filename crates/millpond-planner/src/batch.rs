@@ -21,6 +21,7 @@ use datafusion::execution::context::SessionContext;
 use datafusion::functions::core::get_field;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableScan, lit};
+use datafusion::optimizer::OptimizerConfig;
 use millpond_core::{Error, Result, Timestamp, Watermark};
 use sqlparser::ast;
 
@@ -30,6 +31,7 @@ use crate::plan_error::{carried, from_datafusion};
 use crate::planner::Planner;
 use crate::scalar_function::{item_rows, marker_value};
 use crate::session::StreamTable;
+use crate::subquery::{Executor, with_own_subqueries};
 use crate::unnest_relation::Unnest;
 use crate::window_relation::WindowTvf;
 
@@ -92,7 +94,9 @@ impl Planner {
         now: Timestamp,
         final_at: Option<&TableWatermarks>,
     ) -> Result<Vec<RecordBatch>> {
-        let plan = analyzed(&self.session, self.bound(query)?)?;
+        let names = OptimizerConfig::alias_generator(self.session.state());
+        let plan = with_own_subqueries(self.bound(query)?, names, Executor::Batch)?;
+        let plan = analyzed(&self.session, plan)?;
         let plan = plan
             .transform_up_with_subqueries(|node| {
                 batch_node(node, tables, now, self.session.time_zone(), final_at).map(Transformed::yes)

@@ -24,15 +24,17 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::logical_expr::{Expr, JoinType, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use millpond_core::{ChangelogMode, Error, OperatorUid, Result};
 use millpond_operators::OperatorFactory;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::plan_error::{from_datafusion, unsupported};
-use crate::properties::Role;
+use crate::properties::{Role, kinds_of};
 use crate::session::{Session, StreamTable};
-use crate::stream_plan::{NodeId, NodeKind, StateBound, StreamNode, StreamPlan, StreamProperties};
+use crate::stream_plan::{
+    ChangeKinds, NodeId, NodeKind, StateBound, StreamNode, StreamPlan, StreamProperties,
+};
 use crate::unnest_relation::Unnest;
 use crate::window_relation::WindowTvf;
 
@@ -47,6 +49,8 @@ pub(crate) struct Chooser<'a> {
     uids: HashMap<String, usize>,
     /// What the Calcs of the plan compute, so that one on top of another becomes one.
     calcs: HashMap<NodeId, calc::Calc>,
+    /// By which columns the rows of a node are spread over tasks; there may be several ways to say it.
+    spread: HashMap<NodeId, Vec<Vec<usize>>>,
     /// Per table, the columns that any of the queries reads: each table is read once.
     reads: HashMap<String, BTreeSet<usize>>,
 }
@@ -104,6 +108,7 @@ impl<'a> Chooser<'a> {
             known: HashMap::new(),
             uids: HashMap::new(),
             calcs: HashMap::new(),
+            spread: HashMap::new(),
             reads,
         })
     }
@@ -129,7 +134,7 @@ impl<'a> Chooser<'a> {
             LogicalPlan::Limit(limit) => self.limit(limit),
             LogicalPlan::Window(window) => Err(rank::refused_window(window)),
             LogicalPlan::Union(union) => self.union(union),
-            LogicalPlan::Join(join) if join.join_type == JoinType::Inner => self.join(join),
+            LogicalPlan::Join(join) => self.join(join),
             LogicalPlan::Values(values) => self.values(values),
             LogicalPlan::EmptyRelation(empty) => Ok(self.empty_relation(empty)),
             // The order of a subquery's rows is not kept, as in SQL.
@@ -165,6 +170,9 @@ impl<'a> Chooser<'a> {
         let time_columns =
             (0..node.facts.roles.len()).filter(|i| node.facts.roles[*i].is_time_attribute()).collect();
         let id = self.plan.nodes.len();
+        let inputs: Vec<ChangeKinds> =
+            node.inputs.iter().map(|input| self.node(*input).properties.kinds).collect();
+        let kinds = kinds_of(&node.kind, node.mode, &inputs);
         self.plan.nodes.push(StreamNode {
             uid,
             kind: node.kind,
@@ -172,6 +180,7 @@ impl<'a> Chooser<'a> {
             schema: node.schema,
             properties: StreamProperties {
                 mode: node.mode,
+                kinds,
                 upsert_keys: node.upsert_keys,
                 time_columns,
                 bounded: node.bounded,
@@ -224,9 +233,13 @@ impl<'a> Chooser<'a> {
         self.add(node)
     }
 
-    /// Puts an exchange by these columns behind a node; by none: to a single task.
+    /// Puts an exchange by these columns behind a node; by none: to a single task. None where the
+    /// rows are spread like that already: key groups follow from the columns and their order.
     fn exchange(&mut self, input: NodeId, columns: Vec<usize>) -> NodeId {
-        if columns.is_empty() && self.facts[input].single {
+        let spread = self.spread.get(&input);
+        if columns.is_empty() && self.facts[input].single
+            || spread.is_some_and(|spread| spread.contains(&columns))
+        {
             return input;
         }
         let node = self.node(input);
@@ -241,9 +254,19 @@ impl<'a> Chooser<'a> {
             bounded: node.properties.bounded,
             state: StateBound::None,
             facts: NodeFacts { single: columns.is_empty(), ..self.facts[input].clone() },
-            kind: NodeKind::Exchange(columns),
+            kind: NodeKind::Exchange(columns.clone()),
         };
-        self.add(new)
+        let id = self.add(new);
+        self.spread_by(id, vec![columns]);
+        id
+    }
+
+    /// Remembers by which columns the rows of a node are spread.
+    fn spread_by(&mut self, node: NodeId, mut columns: Vec<Vec<usize>>) {
+        columns.retain(|columns| !columns.is_empty());
+        if !columns.is_empty() {
+            self.spread.insert(node, columns);
+        }
     }
 
     fn node(&self, id: NodeId) -> &StreamNode {
@@ -345,12 +368,6 @@ fn collect_reads(plan: &LogicalPlan, reads: &mut HashMap<String, BTreeSet<usize>
 /// What a user calls a logical node that is not supported.
 fn clause_of(plan: &LogicalPlan) -> String {
     match plan {
-        LogicalPlan::Join(join) => match join.join_type {
-            JoinType::LeftSemi | JoinType::RightSemi => "IN or EXISTS with a subquery".into(),
-            JoinType::LeftAnti | JoinType::RightAnti => "NOT IN or NOT EXISTS with a subquery".into(),
-            JoinType::LeftMark | JoinType::RightMark => "IN or EXISTS below OR".into(),
-            outer => format!("{} JOIN", outer.to_string().to_uppercase()),
-        },
         LogicalPlan::Sort(_) => "LIMIT inside a query".into(),
         LogicalPlan::Distinct(_) => "DISTINCT ON".into(),
         LogicalPlan::Unnest(_) => "UNNEST".into(),

@@ -11,8 +11,10 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use millpond_core::Result;
+use millpond_core::{ChangelogMode, KeyGroupRange, Result};
+use millpond_operators::BuildContext;
 use millpond_operators::sql_text::readable;
+use millpond_state::StateTable;
 
 use crate::catalog::Catalog;
 use crate::planner::Planner;
@@ -106,8 +108,8 @@ impl Tree<'_> {
         let state = || format!("state={}", state(&node.properties.state));
         match self.kind {
             ExplainKind::State if is_exchange => String::new(),
-            ExplainKind::State => format!("uid={} {}", node.uid, state()),
-            ExplainKind::ChangelogMode => changelog(node),
+            ExplainKind::State => format!("uid={} {}{}", node.uid, state(), tables(node)),
+            ExplainKind::ChangelogMode => kinds(node),
             ExplainKind::Plan | ExplainKind::Logical if is_exchange => String::new(),
             ExplainKind::Plan | ExplainKind::Logical => {
                 format!("uid={} {} {}", node.uid, changelog(node), state())
@@ -126,6 +128,41 @@ fn changelog(node: &StreamNode) -> String {
         let _ = write!(text, " watermark=[{}]", names(node, properties.time_columns.iter().copied()));
     }
     text
+}
+
+/// The kinds of changes of a node and its keys, as Flink writes them.
+fn kinds(node: &StreamNode) -> String {
+    let properties = &node.properties;
+    let mut kinds = vec!["I"];
+    if properties.kinds.updates {
+        kinds.extend(if properties.mode == ChangelogMode::Upsert { vec!["UA"] } else { vec!["UB", "UA"] });
+    }
+    if properties.kinds.deletes {
+        kinds.push("D");
+    }
+    let mut text = format!("changelogMode=[{}]", kinds.join(","));
+    if !properties.upsert_keys.is_empty() {
+        let key = |key: &Vec<usize>| format!("[{}]", names(node, key.iter().copied()));
+        let keys: Vec<String> = properties.upsert_keys.iter().map(key).collect();
+        let _ = write!(text, " upsertKeys=[{}]", keys.join(", "));
+    }
+    text
+}
+
+/// The state tables of an operator, by what identifies their rows.
+fn tables(node: &StreamNode) -> String {
+    let NodeKind::Operator(factory) = &node.kind else { return String::new() };
+    let key_groups = KeyGroupRange::all(1);
+    let context = BuildContext { index: 0, parallelism: 1, max_parallelism: 1, key_groups };
+    let Ok(mut operator) = factory.build(context) else { return String::new() };
+    let table = |table: &mut dyn StateTable| {
+        let def = table.def();
+        let identity = &def.schema.fields()[..def.identity_columns];
+        let columns: Vec<&str> = identity.iter().map(|field| field.name().as_str()).collect();
+        format!("{}({})", def.name, columns.join(", "))
+    };
+    let tables: Vec<String> = operator.tables().into_iter().map(table).collect();
+    if tables.is_empty() { String::new() } else { format!(" tables=[{}]", tables.join(", ")) }
 }
 
 fn names(node: &StreamNode, columns: impl IntoIterator<Item = usize>) -> String {

@@ -12,6 +12,7 @@ pub mod batch;
 mod bind;
 pub mod catalog;
 mod choose;
+mod clause;
 pub mod diagnostic;
 pub mod dialect;
 mod explain;
@@ -37,6 +38,7 @@ pub mod statement;
 pub mod stream_plan;
 mod sugar;
 mod unnest_relation;
+mod subquery;
 mod window_relation;
 
 pub use batch::{TableRows, TableWatermarks};

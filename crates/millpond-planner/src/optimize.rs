@@ -36,11 +36,13 @@ use millpond_core::Result;
 use crate::plan_error::from_datafusion;
 use crate::rewrite::with_special_casts;
 use crate::session::Session;
+use crate::subquery::{Executor, with_own_subqueries};
 
 /// The plan, checked, coerced and optimised.
 pub(crate) fn optimized(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
     let state = session.state();
     let options = Arc::clone(state.config_options());
+    let plan = with_own_subqueries(plan, OptimizerConfig::alias_generator(state), Executor::Stream)?;
     let analyzed = analyzed(session, plan)?;
     Optimizer::with_rules(rules())
         .optimize(analyzed, &StreamOptimizer { state, options }, |_, _| {})

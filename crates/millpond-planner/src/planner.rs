@@ -17,6 +17,7 @@ use sqlparser::ast;
 use crate::bind;
 use crate::catalog::{BoundTable, Catalog, CatalogEntry, TableColumnKind, TableEntry};
 use crate::choose::Chooser;
+use crate::clause::located;
 use crate::optimize::optimized;
 use crate::over_location::at_over;
 use crate::parser::{StatementSource, parse_one};
@@ -25,7 +26,7 @@ use crate::session::{Binder, PlannerSettings, Session};
 use crate::sql_type::sql_type;
 use crate::stack::with_deep_stack;
 use crate::statement::{CreateTable, CreateView, Insert, Statement};
-use crate::stream_plan::{PlannedQuery, Presentation, StateBound, StreamPlan};
+use crate::stream_plan::{NodeKind, PlannedQuery, Presentation, StateBound, StreamNode, StreamPlan};
 
 /// Turns SQL over the tables and views of its catalog into plans.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Planner {
 
     /// Plans a SELECT as a stream that ends in the client.
     pub fn plan_query(&self, query: &ast::Query) -> Result<PlannedQuery> {
-        with_deep_stack(|| self.query_plan(query))
+        with_deep_stack(|| self.query_plan(query).map_err(|error| located(error, query)))
     }
 
     fn query_plan(&self, query: &ast::Query) -> Result<PlannedQuery> {
@@ -132,12 +133,14 @@ impl Planner {
         let mut queries = Vec::new();
         for insert in inserts {
             let table = self.insert_target(insert)?;
-            queries.push((insert, table, optimized(&self.session, self.bound(&insert.query)?)?));
+            let query = optimized(&self.session, self.bound(&insert.query)?);
+            queries.push((insert, table, query.map_err(|error| located(error, &insert.query))?));
         }
         let plans: Vec<&LogicalPlan> = queries.iter().map(|(_, _, query)| query).collect();
         let mut chooser = Chooser::new(&self.session, &plans)?;
         for (insert, table, query) in &queries {
-            chooser.sink(insert, table, query).map_err(|error| at_over(error, &insert.query))?;
+            let planned = chooser.sink(insert, table, query).map_err(|error| at_over(error, &insert.query));
+            planned.map_err(|error| located(error, &insert.query))?;
         }
         let plan = chooser.finish();
         self.check_bounds(&plan)?;
@@ -151,22 +154,15 @@ impl Planner {
 
     /// `state.require-bounded` refuses plans that grow without bound.
     fn check_bounds(&self, plan: &StreamPlan) -> Result<()> {
-        let unbounded = plan.nodes.iter().find_map(|node| match &node.properties.state {
-            StateBound::Unbounded(reason) => Some((node, reason)),
-            StateBound::None
-            | StateBound::Watermark(_)
-            | StateBound::Keys(_)
-            | StateBound::Time(_)
-            | StateBound::Ttl(_) => None,
-        });
-        match unbounded {
-            Some((node, reason)) if self.settings.require_bounded_state && !node.properties.bounded => {
-                Err(Error::invalid(format!("the state of {} grows without bound", node.kind.label()))
-                    .with_detail(reason.clone())
-                    .with_hint("bound it, or SET 'state.require-bounded' = 'false'"))
-            }
-            Some(_) | None => Ok(()),
+        if !self.settings.require_bounded_state {
+            return Ok(());
         }
+        for node in plan.nodes.iter().filter(|node| !node.properties.bounded) {
+            if let StateBound::Unbounded(reason) = &node.properties.state {
+                return Err(unbounded_state(node, reason));
+            }
+        }
+        Ok(())
     }
 
     /// The logical plan of a query, as written.
@@ -222,6 +218,23 @@ impl Planner {
     pub fn functions(&self) -> Vec<String> {
         self.session.functions()
     }
+}
+
+fn unbounded_state(node: &StreamNode, reason: &str) -> Error {
+    let what = match &node.kind {
+        NodeKind::Operator(factory) => format!("{} {}", factory.name(), factory.describe()),
+        other => other.label().to_owned(),
+    };
+    let remedy = match node.kind.label() {
+        "Join" => {
+            "compare the inputs' time attributes (b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' HOUR), or join \
+             windows by their ends"
+        }
+        _ => "group by windows (TUMBLE, HOP), or by fewer keys",
+    };
+    Error::invalid(format!("the state of {what} grows without bound"))
+        .with_detail(format!("operator {}: {reason}", node.uid))
+        .with_hint(format!("{remedy}; or SET 'state.require-bounded' = 'false'"))
 }
 
 fn describe_table(table: &BoundTable) -> Vec<ColumnDescription> {

@@ -5,6 +5,7 @@
 use chrono_tz::Tz;
 use millpond_core::{ChangelogMode, TimePrecision};
 
+use crate::stream_plan::{ChangeKinds, NodeKind};
 use crate::window_relation::WindowShape;
 
 /// Windows that a stream's rows belong to.
@@ -67,6 +68,30 @@ impl Role {
 /// The upsert keys whose columns all survive, at their new places.
 pub(crate) fn surviving_keys(keys: &[Vec<usize>], place: impl Fn(usize) -> Option<usize>) -> Vec<Vec<usize>> {
     keys.iter().filter_map(|key| key.iter().map(|column| place(*column)).collect()).collect()
+}
+
+/// The kinds of changes that a node gives, from those of its inputs.
+pub(crate) fn kinds_of(node: &NodeKind, mode: ChangelogMode, inputs: &[ChangeKinds]) -> ChangeKinds {
+    let every = ChangeKinds { updates: true, deletes: true };
+    let of_inputs = ChangeKinds {
+        updates: inputs.iter().any(|input| input.updates),
+        deletes: inputs.iter().any(|input| input.deletes),
+    };
+    if mode == ChangelogMode::Append {
+        return ChangeKinds::default();
+    }
+    match node {
+        NodeKind::Source { .. } | NodeKind::Rows { .. } => every,
+        NodeKind::Exchange(_) | NodeKind::Sink(_) | NodeKind::Client => of_inputs,
+        NodeKind::Operator(factory) => match factory.name() {
+            "Calc" | "Union" => of_inputs,
+            // A group of rows that only come is never empty again.
+            "GroupAggregate" => ChangeKinds { updates: true, deletes: of_inputs != ChangeKinds::default() },
+            // A pair comes or goes; it is never said to have changed.
+            "Join" => ChangeKinds { updates: false, deletes: true },
+            _ => every,
+        },
+    }
 }
 
 /// The mode of rows from several changelogs.

@@ -32,6 +32,7 @@ use millpond_operators::quick_time::quickened;
 use sqlparser::ast::{self, Spanned};
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
+use crate::clause::refuse_unknown_clauses;
 use crate::fetch_clause::with_limits;
 use crate::group_window::with_window_functions;
 use crate::plan_error::{carried, from_datafusion, location_of, nearest, unknown_function};
@@ -188,6 +189,7 @@ impl<'a> Binder<'a> {
 
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
+        refuse_unknown_clauses(query)?;
         let windowed = with_window_functions(with_limits(query.clone())?)?;
         let written = written_out(windowed, self.session.time_zone.is_some())?;
         let statement = ast::Statement::Query(Box::new(written));

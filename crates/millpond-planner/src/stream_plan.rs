@@ -75,6 +75,8 @@ pub struct SinkTarget {
 pub struct StreamProperties {
     /// The changelog that it emits.
     pub mode: ChangelogMode,
+    /// Which kinds of changes are in it, beside `+I`.
+    pub kinds: ChangeKinds,
     /// Sets of columns that identify a row at every instant.
     pub upsert_keys: Vec<Vec<usize>>,
     /// Columns that carry the watermark: time attributes.
@@ -83,6 +85,15 @@ pub struct StreamProperties {
     pub bounded: bool,
     /// The bound of the node's own state.
     pub state: StateBound,
+}
+
+/// Kinds of changes in a changelog, beside `+I`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChangeKinds {
+    /// `-U` and `+U`; in upsert mode `+U` alone.
+    pub updates: bool,
+    /// `-D`.
+    pub deletes: bool,
 }
 
 /// How far the state of an operator can grow.

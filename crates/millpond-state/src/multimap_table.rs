@@ -15,10 +15,12 @@
 //! (rows moved out of a sparse chunk count as new);
 //! rows before `dirty_from` are known to the store, the others are not; (key, `_row`) names a row
 //! for ever: numbers go on above the largest one loaded, and equal numbers of two tasks belong to
-//! different keys.
+//! different keys. Partners are not part of the state: they follow from the rows of both sides, and
+//! whoever counts them does so anew after a load.
 
 mod chunk;
 mod keys;
+mod partners;
 mod persisted;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
@@ -29,8 +31,8 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use millpond_core::{Error, KeyGroupRange, KeyHashes, Result, Timestamp};
 
-pub use self::chunk::RowId;
 use self::chunk::{Chunk, Numbers, Slice};
+pub use self::chunk::{Partners, RowId};
 pub use self::keys::Keys;
 use self::keys::{EncodedKeys, KeyEncoder};
 use self::persisted::Layout;
@@ -51,6 +53,8 @@ pub struct MultimapSpec {
     pub time_column: Option<usize>,
     /// Whether rows are taken back by [`MultimapTable::remove`].
     pub retracts: bool,
+    /// Whether each row has [`Partners`].
+    pub counts_partners: bool,
     /// Number of key groups of the job.
     pub max_parallelism: u16,
 }
@@ -73,6 +77,8 @@ pub struct MultimapTable {
     /// Such rows of chunks that are themselves gone.
     gone: Vec<Slice>,
     live: usize,
+    /// Sparse chunks whose rows wait for [`MultimapTable::settle`].
+    sparse: Vec<u32>,
     /// Scratch of `gather`: per chunk, where its arrays begin in the current call.
     places: Vec<u32>,
 }
@@ -145,6 +151,7 @@ impl MultimapTable {
             reported: Vec::new(),
             gone: Vec::new(),
             live: 0,
+            sparse: Vec::new(),
             places: Vec::new(),
         })
     }
@@ -156,18 +163,19 @@ impl MultimapTable {
         self.encoder.encode(&columns, rows.num_rows(), hashes)
     }
 
-    /// Adds rows.
-    pub fn append(&mut self, rows: RecordBatch, keys: &Keys) -> Result<()> {
+    /// Adds rows; they get consecutive places, of which this is the first.
+    pub fn append(&mut self, rows: RecordBatch, keys: &Keys) -> Result<RowId> {
         assert_eq!(rows.num_rows(), keys.len(), "one key per row");
         if rows.num_rows() == 0 {
-            return Ok(());
+            return Ok(RowId::NONE);
         }
         let before = self.chunks.len();
         let chunk = self.chunk_for(rows.num_rows())?;
         self.next_number += rows.num_rows() as u64;
-        self.fill(chunk, rows, keys)?;
+        let first = self.fill(chunk, rows, keys)?;
         let sealed = (chunk as usize == before).then(|| chunk.checked_sub(1)).flatten();
-        sealed.map_or(Ok(()), |sealed| self.vacate_if_sparse(sealed))
+        sealed.map_or(Ok(()), |sealed| self.vacate_if_sparse(sealed))?;
+        Ok(first)
     }
 
     /// The chunk that takes `rows` more rows, as `_row` continues.
@@ -187,11 +195,12 @@ impl MultimapTable {
             u32::try_from(self.chunks.len()).ok().filter(|chunk| *chunk != RowId::NONE.chunk).ok_or_else(
                 || Error::internal(format!("state table {:?} has no chunk numbers left", self.spec.name)),
             )?;
-        self.chunks.push(Some(Box::new(Chunk::new(numbers, self.encoder.store()))));
+        let chunk_of_rows = Chunk::new(numbers, self.encoder.store(), self.spec.counts_partners);
+        self.chunks.push(Some(Box::new(chunk_of_rows)));
         Ok(chunk)
     }
 
-    fn fill(&mut self, chunk: u32, rows: RecordBatch, keys: &Keys) -> Result<()> {
+    fn fill(&mut self, chunk: u32, rows: RecordBatch, keys: &Keys) -> Result<RowId> {
         let fingerprints =
             self.fingerprints.as_ref().map(|converter| fingerprints(converter, &rows)).transpose()?;
         let count = rows.num_rows();
@@ -206,7 +215,7 @@ impl MultimapTable {
         for row in 0..count {
             self.link(keys, row, RowId { chunk, row: first + row as u32 });
         }
-        Ok(())
+        Ok(RowId { chunk, row: first })
     }
 
     fn link(&mut self, keys: &Keys, row: usize, id: RowId) {
@@ -292,21 +301,21 @@ impl MultimapTable {
         (pieces, indices)
     }
 
-    /// Takes back one equal stored row for each of `rows`.
+    /// Takes back one equal stored row for each of `rows`; gives their partners, if it counts them.
     ///
     /// Errors: *Internal* (invariant 4) if a row has no equal.
-    pub fn remove(&mut self, rows: &RecordBatch, keys: &Keys) -> Result<()> {
+    pub fn remove(&mut self, rows: &RecordBatch, keys: &Keys) -> Result<Vec<Partners>> {
         let converter = self.fingerprints.as_ref().ok_or_else(|| {
             Error::internal(format!("invariant 4: state table {:?} is append-only", self.spec.name))
         })?;
         let fingerprints = fingerprints(converter, rows)?;
-        for (row, fingerprint) in fingerprints.into_iter().enumerate() {
-            self.remove_row(keys, row, fingerprint)?;
-        }
-        Ok(())
+        let remove = |(row, fingerprint)| self.remove_row(keys, row, fingerprint);
+        let partners: Vec<Option<Partners>> =
+            fingerprints.into_iter().enumerate().map(remove).collect::<Result<_>>()?;
+        Ok(partners.into_iter().flatten().collect())
     }
 
-    fn remove_row(&mut self, keys: &Keys, row: usize, fingerprint: u64) -> Result<()> {
+    fn remove_row(&mut self, keys: &Keys, row: usize, fingerprint: u64) -> Result<Option<Partners>> {
         let (mut before, mut at) = (RowId::NONE, self.first(keys, row));
         while at != RowId::NONE && chunk_of(&self.chunks, at).fingerprints[at.row as usize] != fingerprint {
             (before, at) = (at, self.next(at));
@@ -317,24 +326,35 @@ impl MultimapTable {
                 self.spec.name
             )));
         }
+        let partners = self.spec.counts_partners.then(|| self.partners(at)).flatten();
         self.unlink(keys.hashes[row], before, at);
         self.bury(at);
         self.drop_chunk_if_dead(at.chunk);
-        self.vacate_if_sparse(at.chunk)
+        self.vacate_if_sparse(at.chunk)?;
+        Ok(partners)
     }
 
     /// Moves the last rows of a chunk to the end, under new numbers, so that memory follows the
-    /// live rows: a few that stay must not hold the many that went.
+    /// live rows: a few that stay must not hold the many that went. Places at which partners are
+    /// counted stay valid until [`Self::settle`].
     fn vacate_if_sparse(&mut self, chunk: u32) -> Result<()> {
-        const SPARSE: usize = 8;
-        let last = chunk as usize + 1 == self.chunks.len();
-        match &self.chunks[chunk as usize] {
-            Some(sparse) if !last && sparse.live * SPARSE < sparse.rows() => {}
-            Some(_) | None => return Ok(()),
+        if !self.is_sparse(chunk) {
+            return Ok(());
+        }
+        if self.spec.counts_partners {
+            self.sparse.push(chunk);
+            return Ok(());
         }
         let rows = self.clear_chunk(chunk)?;
         let keys = self.keys(&rows, None)?;
-        self.append(rows, &keys)
+        self.append(rows, &keys).map(|_| ())
+    }
+
+    fn is_sparse(&self, chunk: u32) -> bool {
+        const SPARSE: usize = 8;
+        let last = chunk as usize + 1 == self.chunks.len();
+        let few = |chunk: &Chunk| chunk.live * SPARSE < chunk.rows();
+        !last && self.chunks[chunk as usize].as_deref().is_some_and(few)
     }
 
     /// Takes a row, which follows `before`, out of its chain.

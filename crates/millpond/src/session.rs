@@ -144,7 +144,7 @@ impl Session {
             cdc_duplicates: settings.cdc_duplicates(),
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks(),
             state_ttl: settings.state_ttl(),
-            ..PlannerSettings::default()
+            require_bounded_state: settings.require_bounded_state(),
         })?;
         let state = self.engine.state();
         planner.catalog = state.catalog.clone();

@@ -260,6 +260,13 @@ const DEFINITIONS: &[Definition] = &[
         "folder of the checkpoints (default <data dir>/jobs)",
     ),
     define(
+        "state.require-bounded",
+        &[],
+        Check::Flag,
+        "false",
+        "refuse queries whose state grows without bound",
+    ),
+    define(
         "state.savepoints.dir",
         &["execution.checkpointing.savepoint-dir"],
         Check::Text,
@@ -288,7 +295,6 @@ const NOT_YET: &[&str] = &[
     "restart.delay",
     "restart.strategy",
     "source.max-drift",
-    "state.require-bounded",
     "allowed-paths",
 ];
 
@@ -558,6 +564,10 @@ impl Settings {
     /// Whether `sink.not-null-enforcer` is `drop`.
     pub fn drop_nulls_at_sinks(&self) -> bool {
         self.value("sink.not-null-enforcer") == "drop"
+    }
+    /// `state.require-bounded`.
+    pub fn require_bounded_state(&self) -> bool {
+        self.value("state.require-bounded") == "true"
     }
     /// `source.cdc-duplicates`.
     pub fn cdc_duplicates(&self) -> bool {

@@ -2,14 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{AsArray, Int64Array, StringArray, TimestampMillisecondArray};
+use arrow::array::{Array, AsArray, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Int64Type, TimeUnit};
 use datafusion::logical_expr::Operator as Op;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column};
+use millpond_core::limits::BATCH_ROWS_MAX;
 use millpond_core::random::Random;
-use millpond_core::{KeyGroupRange, OperatorMetrics};
+use millpond_core::{KeyGroupRange, OperatorMetrics, RowKind};
 
 use super::*;
+
+mod kinds;
+
+/// What a lone row has in place of the other side's value.
+const NOTHING: i64 = i64::MIN;
 
 /// key, value, time in milliseconds.
 type Row = (Option<i64>, i64, i64);
@@ -49,6 +55,8 @@ fn factory() -> JoinFactory {
         left_mode: ChangelogMode::Append,
         right_mode: ChangelogMode::Append,
         retention: JoinRetention::default(),
+        kind: JoinKind::Inner,
+        at_most_one: false,
     }
 }
 
@@ -67,12 +75,19 @@ struct Run {
     ctx: OperatorContext,
     pairs: BTreeMap<(i64, i64), i64>,
     batch_max: usize,
+    retracted: bool,
 }
 
 impl Run {
     fn new(factory: &JoinFactory) -> Self {
         let ctx = OperatorContext::new(Arc::new(OperatorMetrics::default()));
-        Self { join: Join::new(factory, context()).unwrap(), ctx, pairs: BTreeMap::new(), batch_max: 0 }
+        Self {
+            join: Join::new(factory, context()).unwrap(),
+            ctx,
+            pairs: BTreeMap::new(),
+            batch_max: 0,
+            retracted: false,
+        }
     }
 
     fn process(&mut self, input: InputIndex, batch: ChangelogBatch) {
@@ -87,10 +102,15 @@ impl Run {
     fn fold(&mut self) {
         let Some(batch) = self.ctx.take_output() else { return };
         self.batch_max = self.batch_max.max(batch.num_rows());
-        let column = |i: usize| batch.rows.column(i).as_primitive::<Int64Type>();
+        let value = |i: usize, row: usize| {
+            let column = (i < batch.rows.num_columns()).then(|| batch.rows.column(i));
+            let column = column.map(|column| column.as_primitive::<Int64Type>());
+            column.filter(|column| column.is_valid(row)).map_or(NOTHING, |column| column.value(row))
+        };
         for row in 0..batch.num_rows() {
             let sign = if batch.kind(row).is_addition() { 1 } else { -1 };
-            let pair = (column(0).value(row), column(1).value(row));
+            self.retracted |= sign < 0;
+            let pair = (value(0, row), value(1, row));
             let count = self.pairs.entry(pair).or_default();
             *count += sign;
             assert!(*count >= 0, "invariant 4: a pair is taken back before it was there");
@@ -101,8 +121,17 @@ impl Run {
     }
 
     fn end_epoch(&mut self, watermark_ms: i64) -> Option<Watermark> {
-        let watermark = Some(Timestamp::from_millis(watermark_ms));
+        self.close_epoch(Some(Timestamp::from_millis(watermark_ms)))
+    }
+
+    fn close_epoch(&mut self, watermark: Option<Watermark>) -> Option<Watermark> {
         let outcome = self.join.end_epoch(&mut self.ctx, watermark, Timestamp(0)).unwrap();
+        let mut progress = outcome.progress;
+        self.fold();
+        while progress == Progress::More {
+            progress = self.join.resume(&mut self.ctx).unwrap();
+            self.fold();
+        }
         self.ctx.watermark = watermark;
         outcome.watermark
     }
@@ -116,6 +145,7 @@ impl Run {
             new.load(&stored.rows(&old.def().schema), KeyGroupRange::all(256)).unwrap();
             assert_eq!(new.rows(), old.rows());
         }
+        next.restored(self.ctx.watermark).unwrap();
         self.join = next;
     }
 }

@@ -216,7 +216,9 @@ impl Chooser<'_> {
             },
             identity: None,
         };
-        Ok(self.add_operator(operator))
+        let id = self.add_operator(operator);
+        self.spread_by(id, vec![(0..keys.len()).collect()]);
+        Ok(id)
     }
 
     /// GROUPING SETS, CUBE, ROLLUP: each row counts once per set.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, Union};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, Union, Volatility};
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::expressions::Column;
-use millpond_core::{ChangelogMode, Result};
+use millpond_core::{ChangelogMode, Error, Result};
 use millpond_operators::calc::CalcFactory;
-use millpond_operators::expression::plain_column;
+use millpond_operators::expression::{plain_column, reads_epoch_itself};
 use millpond_operators::union::UnionFactory;
 
 use super::{Chooser, Identity, NodeFacts, Operator, column_index};
-use crate::plan_error::from_datafusion;
+use crate::plan_error::{from_datafusion, unsupported};
 use crate::properties::{Role, joint_mode, surviving_keys};
 use crate::stream_plan::{NodeId, StateBound};
 
@@ -192,6 +192,7 @@ impl Chooser<'_> {
             return self.add_calc(merged);
         }
         let input = calc.input;
+        self.refuse_volatile(&calc)?;
         let before = self.node(input);
         let sources = calc.sources();
         let in_place = sources.iter().enumerate().all(|(place, source)| *source == Some(place));
@@ -221,9 +222,21 @@ impl Chooser<'_> {
             inputs: vec![input],
             state: StateBound::None,
         };
+        let spread = self.spread.get(&input).map(|spread| surviving_keys(spread, place));
         let node = self.add_operator(operator);
+        self.spread_by(node, spread.unwrap_or_default());
         self.calcs.insert(node, calc);
         Ok(node)
+    }
+
+    /// A row that is taken back must be the row that was given: nothing may be computed from it
+    /// that is another value the next time.
+    fn refuse_volatile(&self, calc: &Calc) -> Result<()> {
+        let Some(clause) = self.updated_by(calc.input) else { return Ok(()) };
+        match calc.projection.iter().chain(&calc.filter).find_map(volatile_function) {
+            Some(function) => Err(changing_value(&function, clause)),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn union(&mut self, union: &Union) -> Result<NodeId> {
@@ -277,6 +290,30 @@ fn computed_role(expr: &Arc<dyn PhysicalExpr>) -> Role {
         true => Role::ProcessingTime,
         false => Role::Plain,
     }
+}
+
+/// The first function of an expression whose value is another one the next time, if there is one.
+pub(super) fn volatile_function(expr: &Arc<dyn PhysicalExpr>) -> Option<String> {
+    let mut found = None;
+    let visited = expr.apply(|node| {
+        let function = node.downcast_ref::<ScalarFunctionExpr>();
+        if let Some(function) = function
+            && (function.fun().signature().volatility == Volatility::Volatile || reads_epoch_itself(node))
+        {
+            let name = function.name().to_uppercase();
+            found = Some(if name == "RANDOM" { "RAND".into() } else { name });
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visited.ok().and(found)
+}
+
+/// The refusal of a function whose value changes, over rows that do.
+pub(super) fn changing_value(function: &str, clause: &str) -> Error {
+    unsupported(format!("{function} over rows that {clause} changes"))
+        .with_detail("a row that is taken back would not be the row that was given")
+        .with_hint(format!("compute it before {clause}, in a subquery over rows that only come"))
 }
 
 /// The expression that is one column of `schema`.

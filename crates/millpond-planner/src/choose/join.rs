@@ -1,22 +1,31 @@
-//! Inner joins.
+//! Joins.
 //!
 //! Both inputs are spread by the join key. A condition between the inputs' times says how long
 //! rows are kept; without one the join keeps them all, and its state grows with its input.
+//!
+//! ```text
+//! right semi, anti, mark    as left ones, with the inputs exchanged
+//! left mark                 semi join with TRUE beside its rows  ∪  anti join with FALSE
+//! ```
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::Field;
 use datafusion::common::{DFSchema, DFSchemaRef, NullEquality};
-use datafusion::logical_expr::{Expr, ExprSchemable, Join};
-use millpond_core::Result;
-use millpond_operators::join::{JoinFactory, JoinRetention, SideRetention};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Projection, lit,
+};
+use millpond_core::{ChangelogMode, Error, Result};
+use millpond_operators::join::{JoinFactory, JoinKind, JoinRetention, SideRetention};
 
+use super::calc::{changing_value, volatile_function};
 use super::{Chooser, NodeFacts, Operator};
 use crate::interval::{Interval, Sides, interval};
 use crate::plan_error::from_datafusion;
 use crate::properties::{Role, Windows, joint_mode};
 use crate::stream_plan::{NodeId, StateBound};
+use crate::subquery::AT_MOST_ONE;
 use crate::window_relation::seconds;
 
 /// One input of a join: its rows with the key's columns.
@@ -30,13 +39,31 @@ struct JoinInput {
 
 impl Chooser<'_> {
     pub(super) fn join(&mut self, join: &Join) -> Result<NodeId> {
+        match join.join_type {
+            JoinType::Inner => self.join_of(join, JoinKind::Inner),
+            JoinType::Left => self.join_of(join, JoinKind::Left),
+            JoinType::Right => self.join_of(join, JoinKind::Right),
+            JoinType::Full => self.join_of(join, JoinKind::Full),
+            JoinType::LeftSemi => self.join_of(join, JoinKind::Semi),
+            JoinType::LeftAnti if join.null_aware => {
+                Err(Error::internal("a NOT IN has become a join before its NULLs were seen to"))
+            }
+            JoinType::LeftAnti => self.join_of(join, JoinKind::Anti),
+            JoinType::LeftMark => self.choose(&marked(join)?),
+            JoinType::RightSemi => self.join(&exchanged(join, JoinType::LeftSemi)?),
+            JoinType::RightAnti => self.join(&exchanged(join, JoinType::LeftAnti)?),
+            JoinType::RightMark => self.join(&exchanged(join, JoinType::LeftMark)?),
+        }
+    }
+
+    fn join_of(&mut self, join: &Join, kind: JoinKind) -> Result<NodeId> {
         let (left_keys, right_keys): (Vec<Expr>, Vec<Expr>) = join.on.iter().cloned().unzip();
         let left = self.choose(&join.left)?;
         let right = self.choose(&join.right)?;
         let left = self.join_input(left, join.left.schema(), &left_keys, "left")?;
         let right = self.join_input(right, join.right.schema(), &right_keys, "right")?;
         let interval = self.interval(join, left.node, right.node);
-        self.add_join(join, left, right, interval)
+        self.add_join(join, kind, left, right, interval)
     }
 
     /// The input with a column for each key, behind its own columns.
@@ -83,26 +110,46 @@ impl Chooser<'_> {
     fn add_join(
         &mut self,
         join: &Join,
+        kind: JoinKind,
         left: JoinInput,
         right: JoinInput,
         interval: Option<Interval>,
     ) -> Result<NodeId> {
+        // Rows without a partner are final only where their own time is bounded.
+        let interval = interval.filter(|bounds| {
+            let (lefts, rights) = kind.keeps_unmatched();
+            let counts_left = lefts || kind == JoinKind::Semi;
+            (!counts_left || bounds.lower.is_some()) && (!rights || bounds.upper.is_some())
+        });
         let joined = left.schema.join(&right.schema).map_err(from_datafusion)?;
         let filter = join.filter.as_ref().map(|filter| self.session.physical(filter, &joined)).transpose()?;
+        let changing = self.updated_by(left.node).or(self.updated_by(right.node)).or(clause(kind));
+        if let (Some(clause), Some(function)) = (changing, filter.as_ref().and_then(volatile_function)) {
+            return Err(changing_value(&function, clause));
+        }
         let shift = left.schema.fields().len();
+        let right_width = if kind.shows_pairs() { right.width } else { 0 };
         let output: Vec<usize> =
-            (0..left.width).chain((0..right.width).map(|column| shift + column)).collect();
+            (0..left.width).chain((0..right_width).map(|column| shift + column)).collect();
         let single = left.keys.is_empty();
+        let at_most_one = gives_at_most_one(&join.right);
         let retention = self.retention(&left, &right, interval);
-        let roles = self.join_roles(&left, &right, interval);
-        let upsert_keys = self.join_keys(&left, &right);
-        let updated_by = self.updated_by(left.node).or(self.updated_by(right.node));
+        let spread = joined_spread(kind, &left, &right);
+        let mut roles = self.join_roles(kind, &left, &right, interval);
+        roles.truncate(output.len());
+        let upsert_keys = self.join_keys(kind, &left, &right);
         let (left_mode, right_mode) = (self.mode(left.node), self.mode(right.node));
+        let (mode, updated_by) = match joint_mode([left_mode, right_mode]) {
+            ChangelogMode::Append if !kind.appends(retention) => (ChangelogMode::Retract, clause(kind)),
+            mode => (mode, self.updated_by(left.node).or(self.updated_by(right.node))),
+        };
         let left_exchange = self.exchange(left.node, left.keys.clone());
         let right_exchange = self.exchange(right.node, right.keys.clone());
         let operator = Operator {
             semantics: format!(
-                "{:?} = {:?} {} {output:?} {interval:?}",
+                "{}{}{:?} = {:?} {} {output:?} {interval:?}",
+                kind_text(kind),
+                if at_most_one { "scalar " } else { "" },
                 left.keys,
                 right.keys,
                 super::calc::texts(filter.as_slice())
@@ -120,14 +167,18 @@ impl Chooser<'_> {
                 left_mode,
                 right_mode,
                 retention,
+                kind,
+                at_most_one,
             }),
             inputs: vec![left_exchange, right_exchange],
-            mode: joint_mode([left_mode, right_mode]),
+            mode,
             upsert_keys,
             facts: NodeFacts { updated_by, ..NodeFacts::new(roles, single) },
             identity: None,
         };
-        Ok(self.add_operator(operator))
+        let id = self.add_operator(operator);
+        self.spread_by(id, spread);
+        Ok(id)
     }
 
     /// The windows that the join pairs by their ends.
@@ -157,7 +208,13 @@ impl Chooser<'_> {
 
     /// The join holds its watermark back, so that the times that bound it stay time attributes;
     /// joined windows stay windows. Any other time may lie behind the watermark.
-    fn join_roles(&self, left: &JoinInput, right: &JoinInput, interval: Option<Interval>) -> Vec<Role> {
+    fn join_roles(
+        &self,
+        kind: JoinKind,
+        left: &JoinInput,
+        right: &JoinInput,
+        interval: Option<Interval>,
+    ) -> Vec<Role> {
         let of = |input: &JoinInput| self.facts[input.node].roles[..input.width].to_vec();
         let roles: Vec<Role> = of(left).into_iter().chain(of(right)).collect();
         let closed = interval.filter(Interval::is_closed);
@@ -169,21 +226,32 @@ impl Chooser<'_> {
             }
             _ => Role::Plain,
         };
+        // NULL, beside a row without a partner, is no time.
+        let (lefts, rights) = kind.keeps_unmatched();
+        let present = |column: usize| if column < left.width { !rights } else { !lefts };
+        let kept = |(column, role)| if present(column) { kept((column, role)) } else { Role::Plain };
         roles.into_iter().enumerate().map(kept).collect()
     }
 
     /// What identifies a joined row: a key of each side, or of one side if it finds at most one
-    /// partner.
-    fn join_keys(&self, left: &JoinInput, right: &JoinInput) -> Vec<Vec<usize>> {
+    /// partner. Beside a row without a partner, the other side's key is NULL and says nothing.
+    fn join_keys(&self, kind: JoinKind, left: &JoinInput, right: &JoinInput) -> Vec<Vec<usize>> {
         let keys = |input: &JoinInput| self.node(input.node).properties.upsert_keys.clone();
+        if !kind.shows_pairs() {
+            return keys(left);
+        }
+        let (lefts, rights) = kind.keeps_unmatched();
         let unique =
             |input: &JoinInput| keys(input).iter().any(|key| key.iter().all(|c| input.keys.contains(c)));
         let shifted = |key: &Vec<usize>| key.iter().map(|column| column + left.width).collect::<Vec<usize>>();
         let (left_keys, right_keys) = (keys(left), keys(right).iter().map(shifted).collect::<Vec<_>>());
-        match (unique(left), unique(right)) {
+        let (by_left, by_right) = (unique(right) && !rights, unique(left) && !lefts);
+        match (by_left, by_right) {
             (true, true) => left_keys.into_iter().chain(right_keys).collect(),
-            (false, true) => left_keys,
-            (true, false) => right_keys,
+            (true, false) => left_keys,
+            (false, true) => right_keys,
+            // Rows of both sides without a partner could share NULLs.
+            (false, false) if lefts && rights => Vec::new(),
             (false, false) => {
                 let both = |a: &Vec<usize>, b: &Vec<usize>| a.iter().chain(b).copied().collect();
                 left_keys.iter().flat_map(|a| right_keys.iter().map(move |b| both(a, b))).collect()
@@ -198,7 +266,21 @@ impl Chooser<'_> {
                 "the join keeps all rows of its {side}: no condition bounds their time"
             ))
         };
-        let Some(interval) = interval else { return open("inputs") };
+        // Rows that replace each other are as many as their keys.
+        let keyed = |node: NodeId| {
+            let properties = &self.node(node).properties;
+            let key = (properties.mode != ChangelogMode::Append).then(|| properties.upsert_keys.first())?;
+            let columns: Vec<String> = key?.iter().map(|column| name(node, *column)).collect();
+            Some(if columns.is_empty() { "one row".into() } else { columns.join(", ") })
+        };
+        let Some(interval) = interval else {
+            return match (keyed(left), keyed(right)) {
+                (Some(left), Some(right)) => StateBound::Keys(format!("{left}; {right}")),
+                (None, Some(_)) => open("left input"),
+                (Some(_), None) => open("right input"),
+                (None, None) => open("inputs"),
+            };
+        };
         match (interval.lower, interval.upper) {
             (Some(lower), Some(upper)) => StateBound::Watermark(format!(
                 "{} from {}{} to {1}{}",
@@ -211,6 +293,81 @@ impl Chooser<'_> {
             (_, None) => open("right input"),
         }
     }
+}
+
+/// Whether the rows are a scalar subquery's.
+fn gives_at_most_one(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => alias.alias.table().starts_with(AT_MOST_ONE),
+        LogicalPlan::Projection(projection) => gives_at_most_one(&projection.input),
+        LogicalPlan::Filter(filter) => gives_at_most_one(&filter.input),
+        _ => false,
+    }
+}
+
+/// By which columns of the output its rows are spread: a side's key, where it is never NULL for want
+/// of a partner.
+fn joined_spread(kind: JoinKind, left: &JoinInput, right: &JoinInput) -> Vec<Vec<usize>> {
+    let (lefts, rights) = kind.keeps_unmatched();
+    let visible = |input: &JoinInput| input.keys.iter().all(|key| *key < input.width);
+    let mut spread = Vec::new();
+    if !rights && visible(left) {
+        spread.push(left.keys.clone());
+    }
+    if !lefts && kind.shows_pairs() && visible(right) {
+        spread.push(right.keys.iter().map(|key| key + left.width).collect());
+    }
+    spread
+}
+
+/// The kind of a join in what makes an operator what it is.
+fn kind_text(kind: JoinKind) -> String {
+    if kind == JoinKind::Inner { String::new() } else { format!("{} ", kind.name()) }
+}
+
+/// What makes a join of appended rows change its output.
+fn clause(kind: JoinKind) -> Option<&'static str> {
+    match kind {
+        JoinKind::Inner => None,
+        JoinKind::Left => Some("LEFT JOIN"),
+        JoinKind::Right => Some("RIGHT JOIN"),
+        JoinKind::Full => Some("FULL JOIN"),
+        JoinKind::Semi => Some("IN or EXISTS"),
+        JoinKind::Anti => Some("NOT IN, NOT EXISTS or EXCEPT"),
+    }
+}
+
+/// The join with its inputs exchanged.
+fn exchanged(join: &Join, join_type: JoinType) -> Result<Join> {
+    let on = join.on.iter().map(|(left, right)| (right.clone(), left.clone())).collect();
+    joined(join, Arc::clone(&join.right), Arc::clone(&join.left), on, join_type)
+}
+
+fn joined(
+    join: &Join,
+    left: Arc<LogicalPlan>,
+    right: Arc<LogicalPlan>,
+    on: Vec<(Expr, Expr)>,
+    join_type: JoinType,
+) -> Result<Join> {
+    let (filter, constraint) = (join.filter.clone(), join.join_constraint);
+    Join::try_new(left, right, on, filter, join_type, constraint, join.null_equality, join.null_aware)
+        .map_err(from_datafusion)
+}
+
+/// A mark join as the rows with a partner, marked TRUE, and those without, marked FALSE.
+fn marked(join: &Join) -> Result<LogicalPlan> {
+    let of = |join_type: JoinType, mark: bool| -> Result<LogicalPlan> {
+        let rows = joined(join, Arc::clone(&join.left), Arc::clone(&join.right), join.on.clone(), join_type)?;
+        let rows = LogicalPlan::Join(rows);
+        let exprs = rows.schema().columns().into_iter().map(Expr::Column).chain([lit(mark)]).collect();
+        let marked = Projection::try_new_with_schema(exprs, Arc::new(rows), Arc::clone(&join.schema));
+        Ok(LogicalPlan::Projection(marked.map_err(from_datafusion)?))
+    };
+    LogicalPlanBuilder::from(of(JoinType::LeftSemi, true)?)
+        .union(of(JoinType::LeftAnti, false)?)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(from_datafusion)
 }
 
 fn shift(micros: i64) -> String {

@@ -115,6 +115,21 @@ fn constructs() {
 }
 
 #[test]
+fn joins() {
+    golden("joins");
+}
+
+#[test]
+fn clauses() {
+    golden("clauses");
+}
+
+#[test]
+fn changelog() {
+    golden("changelog");
+}
+
+#[test]
 fn refusals() {
     golden("refusals");
 }

@@ -23,8 +23,23 @@ pub struct RowId {
 }
 
 impl RowId {
-    /// The end of a chain.
-    pub(super) const NONE: RowId = RowId { chunk: u32::MAX, row: u32::MAX };
+    /// The place of the row that was appended so many rows later by the same call.
+    #[must_use]
+    pub fn plus(self, rows: usize) -> Self {
+        Self { chunk: self.chunk, row: self.row + rows as u32 }
+    }
+
+    /// No row: the end of a chain.
+    pub const NONE: RowId = RowId { chunk: u32::MAX, row: u32::MAX };
+}
+
+/// What an outer, semi or anti join knows of a stored row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Partners {
+    /// Rows of the other side that it is paired with.
+    pub count: u32,
+    /// Whether the join's output has it by itself, rather than in pairs.
+    pub shown: bool,
 }
 
 /// The row numbers (`_row`) of a chunk.
@@ -72,6 +87,8 @@ pub(super) struct Chunk {
     keys: Option<Rows>,
     /// Per row: a hash of all columns, if rows are taken back.
     pub(super) fingerprints: Vec<u64>,
+    /// Per row: its partners, if they are counted.
+    pub(super) partners: Option<Vec<Partners>>,
     /// Which rows are gone; empty while none is.
     dead: Vec<bool>,
     /// Rows that were clean when they went, since the last freeze.
@@ -81,7 +98,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new(numbers: Numbers, keys: Option<Rows>) -> Self {
+    pub(super) fn new(numbers: Numbers, keys: Option<Rows>, counts_partners: bool) -> Self {
         Self {
             pieces: Vec::new(),
             starts: Vec::new(),
@@ -91,6 +108,7 @@ impl Chunk {
             next: Vec::new(),
             keys,
             fingerprints: Vec::new(),
+            partners: counts_partners.then(Vec::new),
             dead: Vec::new(),
             gone: Vec::new(),
             live: 0,
@@ -108,7 +126,8 @@ impl Chunk {
 
     pub(super) fn bytes(&self) -> usize {
         let keys = self.keys.as_ref().map_or(0, Rows::size);
-        self.bytes + keys + self.rows * (size_of::<RowId>() + size_of::<u64>())
+        let partners = self.partners.as_ref().map_or(0, |partners| size_of_val(partners.as_slice()));
+        self.bytes + keys + partners + self.rows * (size_of::<RowId>() + size_of::<u64>())
     }
 
     pub(super) fn has_room(&self, rows: usize) -> bool {
@@ -122,6 +141,9 @@ impl Chunk {
             new.iter().for_each(|key| stored.push(key));
         }
         self.next.resize(self.rows + count, RowId::NONE);
+        if let Some(partners) = &mut self.partners {
+            partners.resize(self.rows + count, Partners::default());
+        }
         if !self.dead.is_empty() {
             self.dead.resize(self.rows + count, false);
         }

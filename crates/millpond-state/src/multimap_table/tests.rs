@@ -25,6 +25,7 @@ fn spec() -> MultimapSpec {
         null_keys: false,
         time_column: Some(2),
         retracts: true,
+        counts_partners: false,
         max_parallelism: 256,
     }
 }
@@ -48,7 +49,7 @@ fn append(table: &mut MultimapTable, rows: &[Row]) {
 fn remove(table: &mut MultimapTable, rows: &[Row]) -> Result<()> {
     let rows = batch(rows);
     let keys = table.keys(&rows, None).unwrap();
-    table.remove(&rows, &keys)
+    table.remove(&rows, &keys).map(|_| ())
 }
 
 /// The values of a key, oldest first, read in pairs of at most `pairs_max`.
