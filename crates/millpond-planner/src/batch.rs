@@ -121,9 +121,11 @@ fn batch_node(
         LogicalPlan::Extension(extension) => {
             let node = extension.node.as_any();
             match (node.downcast_ref::<WindowTvf>(), node.downcast_ref::<Unnest>()) {
-                (Some(window), _) => {
-                    batch_window(window, zone, final_at.map(|at| watermark_of(&window.input, at)).transpose()?)
-                }
+                (Some(window), _) => batch_window(
+                    window,
+                    zone,
+                    final_at.map(|at| watermark_of(&window.input, at)).transpose()?,
+                ),
                 (None, Some(unnest)) => batch_unnest(unnest),
                 (None, None) => Ok(LogicalPlan::Extension(extension)),
             }

@@ -36,9 +36,9 @@ pub mod sql_type;
 mod stack;
 pub mod statement;
 pub mod stream_plan;
+mod subquery;
 mod sugar;
 mod unnest_relation;
-mod subquery;
 mod window_relation;
 
 pub use batch::{TableRows, TableWatermarks};
