@@ -12,8 +12,8 @@ use std::cell::Cell;
 
 use sqlparser::ast::helpers::attached_token::AttachedToken;
 use sqlparser::ast::{
-    Array, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
-    ObjectName, Query, SelectItem, SetExpr, TableFactor,
+    Array, BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, Ident, ObjectName, Query, SelectItem, SetExpr, TableFactor, UnaryOperator,
 };
 use sqlparser::dialect::{Dialect, GenericDialect};
 use sqlparser::keywords::Keyword;
@@ -114,10 +114,55 @@ impl Dialect for StreamDialect {
         &self,
         parser: &mut Parser,
         expr: &Expr,
-        _precedence: u8,
+        precedence: u8,
     ) -> Option<Result<Expr, ParserError>> {
-        json::is_json(parser, expr)
+        json::is_json(parser, expr).or_else(|| symmetric(parser, expr, precedence))
     }
+}
+
+/// `a [NOT] BETWEEN SYMMETRIC b AND c`: between them whichever is larger. ASYMMETRIC says nothing.
+fn symmetric(parser: &mut Parser, expr: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
+    let words = parser.peek_tokens_ref::<3>().map(|token| match &token.token {
+        Token::Word(word) if word.quote_style.is_none() => word.value.to_uppercase(),
+        _ => String::new(),
+    });
+    let (negated, sort) = match [words[0].as_str(), &words[1], &words[2]] {
+        ["NOT", "BETWEEN", sort] => (true, sort),
+        ["BETWEEN", sort, _] => (false, sort),
+        _ => return None,
+    };
+    let symmetric = match sort {
+        "SYMMETRIC" => true,
+        "ASYMMETRIC" => false,
+        _ => return None,
+    };
+    for _ in 0..if negated { 3 } else { 2 } {
+        parser.advance_token();
+    }
+    let bounds = parser.parse_subexpr(precedence).and_then(|low| {
+        parser.expect_keyword(Keyword::AND)?;
+        Ok((low, parser.parse_subexpr(precedence)?))
+    });
+    Some(bounds.map(|(low, high)| {
+        let between = |low: &Expr, high: &Expr| Expr::Between {
+            expr: Box::new(expr.clone()),
+            negated: false,
+            low: Box::new(low.clone()),
+            high: Box::new(high.clone()),
+        };
+        let found = match symmetric {
+            false => between(&low, &high),
+            true => Expr::Nested(Box::new(Expr::BinaryOp {
+                left: Box::new(between(&low, &high)),
+                op: BinaryOperator::Or,
+                right: Box::new(between(&high, &low)),
+            })),
+        };
+        match negated {
+            false => found,
+            true => Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(found) },
+        }
+    }))
 }
 
 /// A subquery rather than `SetExpr::Table`, because DataFusion looks for table names in the AST

@@ -142,6 +142,17 @@ fn reworded(message: &str) -> Error {
     if let Some(name) = message.strip_prefix("invalid function '").and_then(|rest| rest.split('\'').next()) {
         return Error::invalid(format!("function {}{NO_FUNCTION}", name.to_uppercase()));
     }
+    // `Physical plan does not support logical expression InSubquery(InSubquery { … })`.
+    if let Some(expression) = message.strip_prefix("physical plan does not support logical expression ") {
+        let what = match expression.split('(').next() {
+            Some("InSubquery") => "IN with a subquery",
+            Some("Exists") => "EXISTS with a subquery",
+            Some("ScalarSubquery") => "a subquery",
+            _ => "this expression",
+        };
+        return Error::invalid(format!("{what} is not supported here"))
+            .with_hint("it can stand in WHERE, or be written as a join");
+    }
     // `Cannot create filter with non-boolean predicate 't.id' returning Int32`.
     if let Some((predicate, found)) = message
         .strip_prefix("cannot create filter with non-boolean predicate '")

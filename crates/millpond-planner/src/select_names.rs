@@ -6,7 +6,9 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{AccessExpr, Expr, Ident, Query, Select, SelectItem, VisitMut, VisitorMut};
+use sqlparser::ast::{
+    AccessExpr, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, VisitMut, VisitorMut,
+};
 
 /// The query with distinct names in each of its SELECTs.
 pub(crate) fn distinctly_named(mut query: Query) -> Query {
@@ -18,6 +20,25 @@ struct Namer;
 
 impl VisitorMut for Namer {
     type Break = ();
+
+    /// DISTINCT sorts by its own columns only: what ORDER BY repeats of them is named.
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        let (SetExpr::Select(select), Some(order)) = (query.body.as_ref(), &mut query.order_by) else {
+            return ControlFlow::Continue(());
+        };
+        if let (Some(_), OrderByKind::Expressions(keys)) = (&select.distinct, &mut order.kind) {
+            for key in keys {
+                let named = select.projection.iter().find_map(|item| match item {
+                    SelectItem::ExprWithAlias { expr, alias } if *expr == key.expr => Some(alias.clone()),
+                    _ => None,
+                });
+                if let Some(alias) = named {
+                    key.expr = Expr::Identifier(alias);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
         name_apart(&mut select.projection);
@@ -76,6 +97,10 @@ mod tests {
             ("SELECT a, b", "SELECT a, b"),
             ("SELECT a, t.a, a", "SELECT a, t.a AS `a0`, a AS `a1`"),
             ("SELECT a, b AS a", "SELECT a, b AS `a0`"),
+            (
+                "SELECT DISTINCT a + 1 FROM t ORDER BY a + 1",
+                "SELECT DISTINCT a + 1 AS `EXPR$0` FROM t ORDER BY `EXPR$0`",
+            ),
             ("SELECT a, CAST(a AS INT)", "SELECT a, CAST(a AS INT) AS `EXPR$1`"),
             (
                 "SELECT x FROM (SELECT f(a), f(a)) t",

@@ -34,7 +34,11 @@ pub(super) fn functions() -> Vec<Definition> {
 /// All values in the type that holds each of them.
 fn alike(given: &[DataType]) -> Option<Vec<DataType>> {
     let (first, rest) = given.split_first()?;
-    let common = rest.iter().try_fold(first.clone(), |common, next| comparison_coercion(&common, next))?;
+    let common = |common: DataType, next: &DataType| match common.is_floating() || next.is_floating() {
+        true => (common.is_numeric() && next.is_numeric()).then_some(DataType::Float64),
+        false => comparison_coercion(&common, next),
+    };
+    let common = rest.iter().try_fold(first.clone(), common)?;
     (!common.is_nested()).then(|| vec![common; given.len()])
 }
 
