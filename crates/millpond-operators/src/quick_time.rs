@@ -153,6 +153,11 @@ impl Hash for Quick {
     }
 }
 
+/// What the expression was before it was quickened; `None` if it was not.
+pub(crate) fn original_of(expression: &Expression) -> Option<&Expression> {
+    expression.as_ref().downcast_ref::<Quick>().map(|quick| &quick.original)
+}
+
 impl fmt::Display for Quick {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.original.fmt(f)

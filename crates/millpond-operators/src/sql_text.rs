@@ -17,6 +17,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 use crate::expression::Expression;
+use crate::quick_time::original_of;
 
 /// How tightly an expression binds: of those around it, the looser ones need no parentheses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +56,9 @@ fn inner(expression: &Expression, least: Binding) -> String {
 
 fn text_of(expression: &Expression) -> (String, Binding) {
     let any = expression.as_ref();
+    if let Some(original) = original_of(expression) {
+        return text_of(original);
+    }
     if let Some(column) = any.downcast_ref::<Column>() {
         return (readable(column.name()).into_owned(), Binding::Atom);
     }
