@@ -15,6 +15,7 @@ mod choose;
 mod clause;
 pub mod diagnostic;
 pub mod dialect;
+mod doubles;
 mod explain;
 mod fetch_clause;
 mod group_window;

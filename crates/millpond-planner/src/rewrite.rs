@@ -10,13 +10,14 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Expr, ExprSchemable, GroupingSet, LogicalPlan, LogicalPlanBuilder};
 use millpond_core::Result;
 
+use crate::doubles::{node_with_doubles, with_doubles};
 use crate::plan_error::{carried, from_datafusion};
 use crate::scalar_function::special_cast;
 
-/// The plan with INT literals.
+/// The plan with INT literals, and DECIMALs beside DOUBLEs as DOUBLE.
 pub(crate) fn with_int_literals(plan: LogicalPlan) -> Result<LogicalPlan> {
     let rewritten = plan.transform_up_with_subqueries(|node| match node {
         // The number of rows is a BIGINT.
@@ -26,7 +27,8 @@ pub(crate) fn with_int_literals(plan: LogicalPlan) -> Result<LogicalPlan> {
             let rows = rows.collect::<Result<Vec<Vec<Expr>>, _>>()?;
             LogicalPlanBuilder::values(rows)?.build().map(Transformed::yes)
         }
-        other => renewed(other, |expr, _| int_literals(expr)),
+        other => renewed(other, |expr, schema| with_doubles(int_literals(expr)?, schema))?
+            .transform_data(node_with_doubles),
     });
     Ok(rewritten.map_err(from_datafusion)?.data)
 }
@@ -84,9 +86,25 @@ fn renewed(
 ) -> Result<Transformed<LogicalPlan>, DataFusionError> {
     let schema = merge_schema(&node.inputs());
     let names = NamePreserver::new(&node);
-    let renewed = node.map_expressions(|expr| {
+    let named = |expr: Expr| {
         let name = names.save(&expr);
-        Ok(Transformed::yes(name.restore(rewrite(expr, &schema)?)))
+        Ok::<_, DataFusionError>(name.restore(rewrite(expr, &schema)?))
+    };
+    let all = |exprs: Vec<Expr>| exprs.into_iter().map(named).collect::<Result<Vec<_>, _>>();
+    let renewed = node.map_expressions(|expr| {
+        // A grouping set is no expression with a name, but its members are.
+        let expr = match expr {
+            Expr::GroupingSet(GroupingSet::Rollup(keys)) => {
+                Expr::GroupingSet(GroupingSet::Rollup(all(keys)?))
+            }
+            Expr::GroupingSet(GroupingSet::Cube(keys)) => Expr::GroupingSet(GroupingSet::Cube(all(keys)?)),
+            Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => {
+                let sets = sets.into_iter().map(all).collect::<Result<_, _>>()?;
+                Expr::GroupingSet(GroupingSet::GroupingSets(sets))
+            }
+            other => named(other)?,
+        };
+        Ok(Transformed::yes(expr))
     })?;
     renewed.map_data(LogicalPlan::recompute_schema)
 }

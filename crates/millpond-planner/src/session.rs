@@ -33,6 +33,7 @@ use sqlparser::ast::{self, Spanned};
 
 use crate::catalog::{Catalog, CatalogEntry, TableEntry, ViewEntry};
 use crate::clause::refuse_unknown_clauses;
+use crate::doubles::with_doubles;
 use crate::fetch_clause::with_limits;
 use crate::group_window::with_window_functions;
 use crate::plan_error::{carried, from_datafusion, location_of, nearest, unknown_function};
@@ -205,7 +206,7 @@ impl<'a> Binder<'a> {
         let expr = SqlToRel::new(self)
             .sql_to_expr(sql, schema, &mut PlannerContext::new())
             .map_err(|error| self.suggested(from_datafusion(error)))?;
-        int_literals(expr).map_err(from_datafusion)
+        int_literals(expr).and_then(|expr| with_doubles(expr, schema)).map_err(from_datafusion)
     }
 
     /// Adds the nearest names to an error about an unknown function.
