@@ -157,16 +157,38 @@ fn none_that(
     Ok(Expr::Exists(Exists { subquery, negated: true }))
 }
 
+/// The rows for which a condition holds; only whether there are any is asked, so that what was
+/// selected of them is left out, and the condition stands beside the subquery's own.
 fn narrowed(
     rows: Arc<LogicalPlan>,
     condition: Expr,
     references: Vec<Expr>,
     subquery: &Subquery,
 ) -> Planned<Subquery> {
+    let (condition, rows) = beneath_projections(condition, rows)?;
+    let (condition, rows) = match rows.as_ref() {
+        LogicalPlan::Filter(filter) => (filter.predicate.clone().and(condition), Arc::clone(&filter.input)),
+        _ => (condition, rows),
+    };
     let rows = LogicalPlan::Filter(Filter::try_new(condition, rows)?);
     let mut outer_ref_columns = subquery.outer_ref_columns.clone();
     outer_ref_columns.extend(references.into_iter().filter(|new| !subquery.outer_ref_columns.contains(new)));
     Ok(Subquery { subquery: Arc::new(rows), outer_ref_columns, spans: subquery.spans.clone() })
+}
+
+fn beneath_projections(condition: Expr, rows: Arc<LogicalPlan>) -> Planned<(Expr, Arc<LogicalPlan>)> {
+    let LogicalPlan::Projection(projection) = rows.as_ref() else { return Ok((condition, rows)) };
+    if projection.expr.iter().any(|expr| expr.is_volatile() || has_subquery(expr)) {
+        return Ok((condition, rows));
+    }
+    let condition = condition.transform_up(|node| match &node {
+        Expr::Column(column) => {
+            let place = projection.schema.index_of_column(column)?;
+            Ok(Transformed::yes(projection.expr[place].clone().unalias_nested().data))
+        }
+        _ => Ok(Transformed::no(node)),
+    })?;
+    beneath_projections(condition.data, Arc::clone(&projection.input))
 }
 
 /// An expression over the outer query's columns as a subquery sees it, and the columns; `None` if
