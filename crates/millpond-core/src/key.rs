@@ -255,7 +255,7 @@ mod tests {
             Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(rows))
         };
         let rows = list(vec![Some(vec![Some(1), None]), Some(vec![]), None, Some(vec![Some(1), None])]);
-        let hashes = stable_hashes(&[rows.clone()], 4).unwrap();
+        let hashes = stable_hashes(std::slice::from_ref(&rows), 4).unwrap();
         assert_eq!(hashes[0], hashes[3]);
         assert!(hashes[1] != hashes[2] && hashes[0] != hashes[1]);
         assert_eq!(stable_hashes(&[rows.slice(3, 1)], 1).unwrap()[0], hashes[0]);
@@ -269,8 +269,8 @@ mod tests {
     fn hashes_can_be_extended() {
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
-        let first = stable_hashes(&[numbers.clone()], 2).unwrap();
-        let extended = extended_hashes(first.to_vec(), &[texts.clone()]).unwrap();
+        let first = stable_hashes(std::slice::from_ref(&numbers), 2).unwrap();
+        let extended = extended_hashes(first.to_vec(), std::slice::from_ref(&texts)).unwrap();
         assert_eq!(extended, stable_hashes(&[numbers, texts], 2).unwrap());
     }
 

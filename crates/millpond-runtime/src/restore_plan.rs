@@ -139,10 +139,13 @@ fn items(own: &[Own], taken: &CheckpointMetadata, renamed: &Renamed) -> Vec<Rest
 /// New uids with the old ones.
 pub(crate) type Renamed = BTreeMap<OperatorUid, OperatorUid>;
 
+/// A table's kind and columns.
+type TableShape = (String, Vec<(String, String, String)>);
+
 /// By what operators are alike: a kind with its state tables, or a source or sink with its table.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
 enum Likeness {
-    Tables(String, BTreeMap<String, (String, Vec<(String, String, String)>)>),
+    Tables(String, BTreeMap<String, TableShape>),
     Stem(String),
 }
 

@@ -176,7 +176,9 @@ impl Fold<'_> {
         for_integer_type!(values.data_type(), T => {
             let values = values.as_primitive::<T>().values().iter();
             self.each(values, |slot, value, sign| {
-                bits[slot] ^= *value as i64;
+                #[allow(clippy::unnecessary_cast, reason = "not for all integer types")]
+                let value = *value as i64;
+                bits[slot] ^= value;
                 rows[slot] += sign;
             });
             Ok(())
@@ -192,6 +194,7 @@ impl Fold<'_> {
         for_integer_type!(values.data_type(), T => {
             let values = values.as_primitive::<T>().values().iter();
             self.each(values, |slot, value, _| {
+                #[allow(clippy::unnecessary_cast, reason = "not for all integer types")]
                 let value = *value as i64;
                 bits[slot] = match (valid[slot], all) {
                     (false, _) => value,

@@ -93,7 +93,9 @@ fn doubles(values: &ArrayRef) -> Result<Vec<Double>> {
     }
     for_integer_type!(values.data_type(), T => {
         let values = values.as_primitive::<T>().values().iter();
-        Ok(values.map(|value| Double::of_integer(*value as i64)).collect())
+        #[allow(clippy::unnecessary_cast, reason = "not for all integer types")]
+        let values = values.map(|value| Double::of_integer(*value as i64));
+        Ok(values.collect())
     }, _ => {
         let values = cast(values, &DataType::Float64)?;
         Ok(values.as_primitive::<Float64Type>().values().iter().map(|value| Double(*value, 0.0)).collect())

@@ -19,6 +19,7 @@ use crate::operator::BuildContext;
 use crate::window::{WindowKind, WindowSpec};
 
 /// What the windows of an operator have besides panes.
+#[allow(clippy::large_enum_variant, reason = "there is one per operator")]
 pub(super) enum Sharing {
     /// Nothing.
     None,

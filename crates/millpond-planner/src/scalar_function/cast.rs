@@ -170,10 +170,10 @@ impl Cast {
             }));
         }
         match values.data_type() {
-            DataType::Utf8 => self.from_text(values.as_string()),
-            DataType::Struct(_) if matches!(self.target, DataType::Struct(_)) => self.from_row(values),
-            DataType::Timestamp(_, _) | DataType::Date32 if self.zone.is_some() => self.from_time(values),
-            DataType::Float32 | DataType::Float64 if self.target.is_integer() => self.from_float(values),
+            DataType::Utf8 => self.of_text(values.as_string()),
+            DataType::Struct(_) if matches!(self.target, DataType::Struct(_)) => self.of_row(values),
+            DataType::Timestamp(_, _) | DataType::Date32 if self.zone.is_some() => self.of_time(values),
+            DataType::Float32 | DataType::Float64 if self.target.is_integer() => self.of_float(values),
             _ => {
                 let options = CastOptions { safe: true, ..CastOptions::default() };
                 Ok(cast_with_options(values, &self.target, &options)?)
@@ -182,7 +182,7 @@ impl Cast {
     }
 
     /// Fields are cast by their places, whatever their names.
-    fn from_row(&self, values: &ArrayRef) -> Result<ArrayRef> {
+    fn of_row(&self, values: &ArrayRef) -> Result<ArrayRef> {
         let (rows, DataType::Struct(fields)) = (values.as_struct(), &self.target) else {
             return Err(Error::internal("a row is cast to something else"));
         };
@@ -210,14 +210,14 @@ impl Cast {
     }
 
     /// Floats are cut towards zero.
-    fn from_float(&self, values: &ArrayRef) -> Result<ArrayRef> {
+    fn of_float(&self, values: &ArrayRef) -> Result<ArrayRef> {
         let values = cast_with_options(values, &DataType::Float64, &CastOptions::default())?;
         let cut: PrimitiveArray<Float64Type> = values.as_primitive::<Float64Type>().unary(f64::trunc);
         let options = CastOptions { safe: true, ..CastOptions::default() };
         Ok(cast_with_options(&cut, &self.target, &options)?)
     }
 
-    fn from_text(&self, values: &StringArray) -> Result<ArrayRef> {
+    fn of_text(&self, values: &StringArray) -> Result<ArrayRef> {
         let rows = || values.iter().map(|text| text.map(str::trim));
         macro_rules! integers {
             ($type:ty) => {
@@ -285,7 +285,7 @@ impl Cast {
     }
 
     /// Between local times and instants, in the session's time zone.
-    fn from_time(&self, values: &ArrayRef) -> Result<ArrayRef> {
+    fn of_time(&self, values: &ArrayRef) -> Result<ArrayRef> {
         let times = Times::new(values, usize::MAX, self.zone).ok_or_else(|| Error::internal("no time"))?;
         let rows = 0..values.len();
         match &self.target {

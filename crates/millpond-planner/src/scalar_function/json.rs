@@ -290,9 +290,12 @@ fn json_query(c: &Call<'_>) -> Result<ArrayRef> {
     Ok(Arc::new(lists.finish()))
 }
 
+/// A value as JSON, as it is, and by which its row is found.
+type Member = (Vec<String>, ArrayRef, usize);
+
 /// What `on_null` says of an argument: after `NULL:` or `ABSENT:` one letter per argument, `r` for
 /// JSON that is put in as it is.
-fn members(c: &Call<'_>, step: usize) -> Result<(bool, Vec<(Vec<String>, ArrayRef, usize)>)> {
+fn members(c: &Call<'_>, step: usize) -> Result<(bool, Vec<Member>)> {
     let on_null = c.text(0)?.at(0).unwrap_or("NULL:").to_owned();
     let (on_null, sorts) = on_null.split_once(':').unwrap_or((&on_null, ""));
     let mut members = Vec::new();
