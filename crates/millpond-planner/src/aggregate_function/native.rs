@@ -208,8 +208,14 @@ impl AggregateUDFImpl for Native {
         }
     }
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        // The accumulator sorts by itself.
-        AggregateOrderSensitivity::Insensitive
+        // The accumulator sorts by itself, and is given the columns of ORDER BY to that end.
+        AggregateOrderSensitivity::Beneficial
+    }
+    fn with_beneficial_ordering(
+        self: Arc<Self>,
+        _beneficial: bool,
+    ) -> Result<Option<Arc<dyn AggregateUDFImpl>>, DataFusionError> {
+        Ok(Some(self))
     }
     fn supports_null_handling_clause(&self) -> bool {
         let functions =
