@@ -7,7 +7,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use millpond_connect::{ReaderContext, SourcePoll, TableSpec, open_table};
 use millpond_core::clock::Stopwatch;
-use millpond_core::{BadRows, DeadLetter, DeadLetterOffice, Error, Result, SourceMetrics, SystemClock};
+use millpond_core::{
+    BadRows, DeadLetter, DeadLetterOffice, Error, OnMissingFile, Result, SourceMetrics, SystemClock,
+};
 
 #[derive(Debug)]
 struct Nowhere;
@@ -62,6 +64,7 @@ fn main() -> Result<()> {
         table: "t".into(),
         projection,
         bad_rows: BadRows::Fail,
+        on_missing_file: OnMissingFile::Fail,
         dead_letters: Arc::new(Nowhere),
         metrics: Arc::new(SourceMetrics::default()),
         clock: Arc::new(SystemClock),

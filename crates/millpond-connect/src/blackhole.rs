@@ -20,6 +20,7 @@ pub(crate) fn open(spec: &TableSpec, _options: &mut Options) -> Result<Connector
         source: None,
         sink: Some(Arc::new(sink)),
         bad_rows: None,
+        on_missing_file: None,
         idle_timeout: None,
         max_future: None,
     })

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use millpond_core::{
-    BadRows, ChangelogBatch, ChangelogMode, CheckpointId, Clock, DeadLetterOffice, Result, SourceMetrics,
-    Timestamp,
+    BadRows, ChangelogBatch, ChangelogMode, CheckpointId, Clock, DeadLetterOffice, OnMissingFile, Result,
+    SourceMetrics, Timestamp,
 };
 
 /// A part of a source with an order of its own: a file, a partition, a generator's lane.
@@ -46,6 +46,8 @@ pub struct ReaderContext {
     pub projection: Vec<usize>,
     /// What to do with unreadable records.
     pub bad_rows: BadRows,
+    /// What to do when a file is gone.
+    pub on_missing_file: OnMissingFile,
     /// Where they are kept.
     pub dead_letters: Arc<dyn DeadLetterOffice>,
     /// Counters: the reader adds `read`, `rejected`, `nulled` and `bytes`; the task adds `sent`.
@@ -166,6 +168,8 @@ pub struct ConnectorTable {
     pub sink: Option<Arc<dyn SinkConnector>>,
     /// The table's own `bad-rows`, if given.
     pub bad_rows: Option<BadRows>,
+    /// The table's own `on-missing-file`, if given.
+    pub on_missing_file: Option<OnMissingFile>,
     /// The table's own `source.idle-timeout` in microseconds, if given.
     pub idle_timeout: Option<i64>,
     /// The table's own `source.max-future` in microseconds, if given.

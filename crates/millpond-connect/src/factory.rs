@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::SchemaRef;
-use millpond_core::{BadRows, Error, Result};
+use millpond_core::{BadRows, Error, OnMissingFile, Result};
 
 use crate::connector::ConnectorTable;
 use crate::format::Format;
@@ -52,8 +52,14 @@ const CONNECTORS: &[Connector] = &[
 ];
 
 /// The options that every connector table has.
-const COMMON: &[&str] =
-    &["connector", "bad-rows", "source.idle-timeout", "source.max-future", "scan.watermark.emit.strategy"];
+const COMMON: &[&str] = &[
+    "connector",
+    "bad-rows",
+    "on-missing-file",
+    "source.idle-timeout",
+    "source.max-future",
+    "scan.watermark.emit.strategy",
+];
 
 /// Checks a definition and opens its connector. Nothing outside is touched yet.
 ///
@@ -87,6 +93,8 @@ fn take_common(table: &mut ConnectorTable, options: &mut Options) -> Result<()> 
     let ignore = options.flag("debezium-json.ignore-parse-errors")?.unwrap_or(false) || ignore;
     table.bad_rows =
         options.choice("bad-rows", &policies)?.or(ignore.then_some(BadRows::Skip)).or(table.bad_rows);
+    let gone = [("fail", OnMissingFile::Fail), ("skip", OnMissingFile::Skip)];
+    table.on_missing_file = options.choice("on-missing-file", &gone)?.or(table.on_missing_file);
     table.idle_timeout = options.duration("source.idle-timeout")?.or(table.idle_timeout);
     table.max_future = options.duration("source.max-future")?.or(table.max_future);
     // Which rows are late is the same for both, so there is nothing to keep.

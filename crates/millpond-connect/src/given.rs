@@ -71,7 +71,9 @@ impl SplitReader for GivenRowsReader {
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, Int64Array};
-    use millpond_core::{BadRows, DeadLetter, DeadLetterOffice, ManualClock, SourceMetrics, Timestamp};
+    use millpond_core::{
+        BadRows, DeadLetter, DeadLetterOffice, ManualClock, OnMissingFile, SourceMetrics, Timestamp,
+    };
 
     use super::*;
 
@@ -92,6 +94,7 @@ mod tests {
             table: "t".into(),
             projection: vec![0],
             bad_rows: BadRows::Fail,
+            on_missing_file: OnMissingFile::Fail,
             dead_letters: Arc::new(NoLetters),
             metrics: Arc::new(SourceMetrics::default()),
             clock: Arc::new(ManualClock::new(Timestamp(0))),

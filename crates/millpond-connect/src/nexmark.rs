@@ -65,6 +65,7 @@ pub(crate) fn open(spec: &TableSpec, options: &mut Options) -> Result<ConnectorT
         source: Some(Arc::new(source)),
         sink: None,
         bad_rows: None,
+        on_missing_file: None,
         idle_timeout: None,
         max_future: None,
     })

@@ -37,6 +37,7 @@ pub(crate) fn open(spec: &TableSpec, options: &mut Options) -> Result<ConnectorT
         source: None,
         sink: Some(Arc::new(sink)),
         bad_rows: None,
+        on_missing_file: None,
         idle_timeout: None,
         max_future: None,
     })

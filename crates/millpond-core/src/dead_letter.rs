@@ -25,6 +25,16 @@ pub trait DeadLetterOffice: Send + Sync + std::fmt::Debug {
     fn keep(&self, letter: DeadLetter) -> Result<()>;
 }
 
+/// What to do when a file that has been read, or was to be read, is not there (`on-missing-file`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+pub enum OnMissingFile {
+    /// Fail the job with the file's name.
+    #[default]
+    Fail,
+    /// Go on without it, with a warning; what was read of it stays counted.
+    Skip,
+}
+
 /// What to do with a record that cannot be read (`bad-rows`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub enum BadRows {

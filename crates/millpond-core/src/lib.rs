@@ -19,7 +19,7 @@ pub mod time;
 
 pub use changelog::{ChangelogBatch, ChangelogMode, LateTags, RowKind, RowKinds};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use dead_letter::{BadRows, DeadLetter, DeadLetterOffice};
+pub use dead_letter::{BadRows, DeadLetter, DeadLetterOffice, OnMissingFile};
 pub use epoch::{Barrier, BarrierKind, Element, EpochMark, EpochTime, Watermark};
 pub use error::{Error, ErrorKind, Location, Result};
 pub use id::{CheckpointId, Epoch, JobId, OperatorUid, TaskId};

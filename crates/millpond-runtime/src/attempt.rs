@@ -383,6 +383,7 @@ impl Deployment<'_> {
             table: node.table.clone(),
             projection: node.projection.clone(),
             bad_rows: node.bad_rows,
+            on_missing_file: node.on_missing_file,
             dead_letters: Arc::clone(&self.job.environment.dead_letters),
             metrics,
             clock: Arc::clone(&self.context.clock),

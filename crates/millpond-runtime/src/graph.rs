@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use millpond_connect::{SinkConnector, SourceConnector};
-use millpond_core::{BadRows, OperatorUid};
+use millpond_core::{BadRows, OnMissingFile, OperatorUid};
 use millpond_operators::OperatorFactory;
 
 /// A dataflow of fragments. Edges lead from lower to higher fragment indices.
@@ -61,6 +61,8 @@ pub struct SourceNode {
     pub event_time: Arc<millpond_operators::event_time::EventTime>,
     /// What to do with unreadable records and rows without a usable time.
     pub bad_rows: BadRows,
+    /// What to do when a file is gone.
+    pub on_missing_file: OnMissingFile,
     /// After how many microseconds without rows a split no longer holds the watermark back; 0: never.
     pub idle_timeout: i64,
 }

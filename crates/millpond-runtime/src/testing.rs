@@ -777,6 +777,7 @@ pub(crate) fn source_node(name: &str, source: &Arc<FakeSource>) -> SourceNode {
         projection: vec![0, 1],
         event_time: event_time(),
         bad_rows: BadRows::Fail,
+        on_missing_file: OnMissingFile::Fail,
         idle_timeout: 0,
     }
 }

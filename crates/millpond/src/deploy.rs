@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use millpond_connect::{ConnectorTable, given_rows};
-use millpond_core::{BadRows, Error, Result};
+use millpond_core::{BadRows, Error, OnMissingFile, Result};
 use millpond_planner::{NodeId, NodeKind, StreamNode, StreamPlan};
 use millpond_runtime::{Exchange, Fragment, Head, JobGraph, OperatorNode, SinkNode, SourceNode, Tail};
 
@@ -24,6 +24,8 @@ pub(crate) struct Deployment<'a> {
     pub(crate) max_parallelism: u16,
     /// The session's `bad-rows`, for tables without their own.
     pub(crate) bad_rows: BadRows,
+    /// The session's `on-missing-file`, for tables without their own.
+    pub(crate) on_missing_file: OnMissingFile,
     /// The session's `source.idle-timeout` in microseconds.
     pub(crate) idle_timeout: i64,
 }
@@ -86,6 +88,7 @@ impl Cut<'_> {
                     projection: (0..rows.num_columns()).collect(),
                     event_time: Arc::clone(event_time),
                     bad_rows: self.deployment.bad_rows,
+                    on_missing_file: self.deployment.on_missing_file,
                     idle_timeout: self.deployment.idle_timeout,
                 };
                 Home::Fragment(self.new_fragment(1, Head::Source(source)))
@@ -139,6 +142,7 @@ impl Cut<'_> {
             projection: projection.clone(),
             event_time: Arc::clone(event_time),
             bad_rows: entry.bad_rows.unwrap_or(self.deployment.bad_rows),
+            on_missing_file: entry.on_missing_file.unwrap_or(self.deployment.on_missing_file),
             idle_timeout: entry.idle_timeout.unwrap_or(self.deployment.idle_timeout),
         };
         Ok(self.new_fragment(self.deployment.parallelism, Head::Source(source)))

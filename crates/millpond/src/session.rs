@@ -469,6 +469,7 @@ impl Session {
             parallelism: settings.parallelism().min(usize::from(settings.max_parallelism())),
             max_parallelism: settings.max_parallelism(),
             bad_rows: settings.bad_rows(),
+            on_missing_file: settings.on_missing_file(),
             idle_timeout: settings.idle_timeout(),
         };
         deployment.cut(plan)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millpond_connect::options::nearest;
 use millpond_core::limits::{BATCH_ROWS_MAX, MAX_PARALLELISM_DEFAULT};
 use millpond_core::quantity::{format_duration, parse_duration};
-use millpond_core::{BadRows, Error, Result};
+use millpond_core::{BadRows, Error, OnMissingFile, Result};
 use millpond_runtime::{CheckpointMode, TriggerPolicy};
 use millpond_state::{Backend, Verify};
 
@@ -69,6 +69,7 @@ const BACKENDS: &[(&str, &str)] = &[
     ("RocksDBStateBackend", "rocksdb"),
 ];
 const BAD_ROWS: &[(&str, &str)] = &[("fail", "fail"), ("skip", "skip"), ("dead-letter", "dead-letter")];
+const ON_MISSING_FILE: &[(&str, &str)] = &[("fail", "fail"), ("skip", "skip")];
 const MODES: &[(&str, &str)] = &[("streaming", "streaming"), ("batch", "batch")];
 const VERIFY: &[(&str, &str)] = &[("size", "size"), ("crc", "crc")];
 const NOT_NULL_ENFORCERS: &[(&str, &str)] =
@@ -177,6 +178,13 @@ const DEFINITIONS: &[Definition] = &[
         Check::Number(1, 32_768),
         "256",
         "number of key groups; fixed for a job's life",
+    ),
+    define(
+        "on-missing-file",
+        &[],
+        Check::Words(ON_MISSING_FILE),
+        "fail",
+        "what happens when a file that was read in part is gone: fail or skip",
     ),
     define(
         "parallelism",
@@ -463,6 +471,13 @@ impl Settings {
             "skip" => BadRows::Skip,
             "dead-letter" => BadRows::DeadLetter,
             _ => BadRows::Fail,
+        }
+    }
+    /// `on-missing-file`.
+    pub fn on_missing_file(&self) -> OnMissingFile {
+        match self.value("on-missing-file").as_str() {
+            "skip" => OnMissingFile::Skip,
+            _ => OnMissingFile::Fail,
         }
     }
     /// `batch.rows`.

@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 4096;
 const KEY: &str = "head";
 
 /// The first bytes of a file, as their number and CRC32C.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Fingerprint {
     bytes: u64,
     crc: u32,

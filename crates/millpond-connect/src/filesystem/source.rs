@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use arrow::datatypes::SchemaRef;
 use millpond_core::limits::READ_BYTES;
-use millpond_core::{ChangelogMode, Error, Result};
+use millpond_core::{ChangelogMode, Error, OnMissingFile, Result};
 
 use super::columns::{Assembly, Columns};
 use super::fingerprint::Fingerprint;
@@ -73,9 +73,9 @@ impl FileSource {
         context: ReaderContext,
     ) -> Result<FileReader> {
         if !path.is_file() {
-            let table = self.columns.table();
-            return Err(Error::data(format!("the file {path:?} of table {table:?} is gone")));
+            return self.gone(path, position, context);
         }
+        let position = position.filter(|position| !position.0.is_null());
         position.map_or(Ok(()), |position| Fingerprint::check(path, position))?;
         let fingerprint = Fingerprint::of(path)?;
         let assembly = self.columns.assembly(path, &context.projection)?;
@@ -83,6 +83,31 @@ impl FileSource {
         let faults = Faults::new(context, &path.to_string_lossy());
         let retry_after = self.monitor_interval.unwrap_or(0);
         Ok(FileReader { path: path.into(), fingerprint, content, assembly, faults, retry_after })
+    }
+
+    /// A file that is not there: the end of it, if that is allowed.
+    fn gone(&self, path: &Path, position: Option<&Position>, context: ReaderContext) -> Result<FileReader> {
+        let table = self.columns.table();
+        let what = format!("the file {path:?} of table {table:?} is gone");
+        if context.on_missing_file == OnMissingFile::Fail {
+            return Err(Error::data(what)
+                .with_detail("the job had begun to read it, as its last checkpoint says")
+                .with_hint(
+                    "put it back, or set 'on-missing-file' = 'skip' to go on without what was not read of it",
+                ));
+        }
+        tracing::warn!(file = %path.display(), table, "a file is gone; going on without it");
+        let assembly = self.columns.assembly(path, &context.projection)?;
+        let faults = Faults::new(context, &path.to_string_lossy());
+        let content = Content::Gone(position.cloned());
+        Ok(FileReader {
+            path: path.into(),
+            fingerprint: Fingerprint::default(),
+            content,
+            assembly,
+            faults,
+            retry_after: 0,
+        })
     }
 
     /// Files of change events are read one after the other.
@@ -159,6 +184,8 @@ impl SourceConnector for FileSource {
 enum Content {
     Text(Box<TextReader>),
     Parquet(Box<ParquetReader>),
+    /// Nothing any more; where reading had come to.
+    Gone(Option<Position>),
 }
 
 /// Reads one file.
@@ -191,6 +218,7 @@ impl SplitReader for FileReader {
                     }
                     Text::End => return Ok(SourcePoll::End),
                 },
+                Content::Gone(_) => return Ok(SourcePoll::End),
                 Content::Parquet(parquet) => match parquet.poll(rows_max, &self.faults)? {
                     Some((columns, rows)) => DecodedRows { columns, kinds: None, rows },
                     None => return Ok(SourcePoll::End),
@@ -207,6 +235,7 @@ impl SplitReader for FileReader {
         let value = match &self.content {
             Content::Text(text) => serde_json::to_value(text.position()),
             Content::Parquet(parquet) => serde_json::to_value(parquet.position()),
+            Content::Gone(position) => return position.clone().unwrap_or(Position(serde_json::Value::Null)),
         };
         let mut value = value.expect("a position is two numbers");
         self.fingerprint_now().add_to(&mut value);

@@ -48,6 +48,7 @@ struct Table {
     partition_keys: Vec<String>,
     options: Vec<(String, String)>,
     bad_rows: BadRows,
+    on_missing_file: millpond_core::OnMissingFile::Fail,
     time_zone: &'static str,
 }
 
@@ -59,6 +60,7 @@ fn table(path: &str, columns: &[(&str, DataType)]) -> Table {
         partition_keys: vec![],
         options: vec![("format".into(), format.into())],
         bad_rows: BadRows::Skip,
+        on_missing_file: millpond_core::OnMissingFile::Fail,
         time_zone: "UTC",
     }
 }
@@ -101,6 +103,7 @@ impl Table {
             table: "t".into(),
             projection: (0..self.fields.len()).collect(),
             bad_rows: self.bad_rows,
+            on_missing_file: millpond_core::OnMissingFile::Fail,
             dead_letters: letters.clone(),
             metrics: Arc::new(SourceMetrics::default()),
             clock: Arc::new(ManualClock::new(Timestamp(0))),
@@ -608,7 +611,14 @@ fn foreign_positions_and_missing_files_are_refused() {
     let error = source.open(&split, Some(&foreign), table.context().0).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let gone = Split { id: PathBuf::from("/no/such/file").to_string_lossy().into_owned() };
-    assert_eq!(source.open(&gone, None, table.context().0).err().unwrap().kind(), ErrorKind::Data);
+    let error = source.open(&gone, None, table.context().0).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    assert!(error.hint().unwrap().contains("'on-missing-file' = 'skip'"), "{error}");
+    let context = ReaderContext { on_missing_file: millpond_core::OnMissingFile::Skip, ..table.context().0 };
+    let read = Position(serde_json::json!({"offset": 7}));
+    let mut reader = source.open(&gone, Some(&read), context).unwrap();
+    assert!(matches!(reader.poll(10).unwrap(), SourcePoll::End));
+    assert_eq!(reader.position(), read, "what was read of it stays so");
     let missing = texts_table("csv/no_such.csv").source(64).splits().unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Invalid);
 }

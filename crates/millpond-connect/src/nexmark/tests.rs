@@ -81,6 +81,7 @@ fn context(projection: Vec<usize>) -> ReaderContext {
         table: "t".into(),
         projection,
         bad_rows: BadRows::Fail,
+        on_missing_file: millpond_core::OnMissingFile::Fail,
         dead_letters: Arc::new(NoLetters),
         metrics: Arc::new(SourceMetrics::default()),
         clock: Arc::new(ManualClock::new(Timestamp(0))),

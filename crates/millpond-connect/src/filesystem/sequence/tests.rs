@@ -32,6 +32,7 @@ struct Table {
     primary_key: Vec<String>,
     options: Vec<(&'static str, &'static str)>,
     bad_rows: BadRows,
+    on_missing_file: millpond_core::OnMissingFile::Fail,
 }
 
 impl Table {
@@ -42,6 +43,7 @@ impl Table {
             primary_key: vec![],
             options: vec![],
             bad_rows: BadRows::Skip,
+            on_missing_file: millpond_core::OnMissingFile::Fail,
         };
         files.iter().for_each(|(name, text)| table.append(name, text));
         table
@@ -84,6 +86,7 @@ impl Table {
             table: "t".into(),
             projection: (0..self.fields.len()).collect(),
             bad_rows: self.bad_rows,
+            on_missing_file: millpond_core::OnMissingFile::Fail,
             dead_letters: Arc::new(NoLetters),
             metrics: Arc::new(SourceMetrics::default()),
             clock: Arc::new(ManualClock::new(Timestamp(0))),
