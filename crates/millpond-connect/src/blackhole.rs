@@ -51,6 +51,9 @@ impl SinkConnector for BlackholeSink {
     fn abort_dangling(&self, _job: &str, _keep: &[Committable]) -> Result<()> {
         Ok(())
     }
+    fn committed_after(&self, _job: &str, _checkpoint: CheckpointId) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 #[derive(Debug)]

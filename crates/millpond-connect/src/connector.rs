@@ -147,6 +147,9 @@ pub trait SinkConnector: Send + Sync + std::fmt::Debug {
     /// Removes what earlier generations of the job have prepared or begun, except `keep` (whose
     /// commit is still owed). Called on start, before any writer is opened.
     fn abort_dangling(&self, job: &str, keep: &[Committable]) -> Result<()>;
+    /// Output that `job` has made visible with a later checkpoint than this one, by name: going on
+    /// from this one would write it again.
+    fn committed_after(&self, job: &str, checkpoint: CheckpointId) -> Result<Option<String>>;
 }
 
 /// Writes one task's rows.

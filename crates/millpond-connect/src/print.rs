@@ -80,6 +80,9 @@ impl SinkConnector for PrintSink {
     fn abort_dangling(&self, _job: &str, _keep: &[Committable]) -> Result<()> {
         Ok(())
     }
+    fn committed_after(&self, _job: &str, _checkpoint: CheckpointId) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// As Flink: `identifier:task> `, each part only where there is one to tell.

@@ -349,7 +349,7 @@ impl Deployment<'_> {
 
     fn sink_context(&self, id: TaskId, sink: &SinkNode, parallelism: usize) -> SinkContext {
         SinkContext {
-            job: sink_identity(&self.job.options.job, &sink.uid),
+            job: sink_identity(&self.job.options.writer, &sink.uid),
             generation: self.context.store.generation(),
             index: id.index,
             parallelism,

@@ -15,6 +15,9 @@ use crate::coordinator::CoordinatorOptions;
 pub struct JobOptions {
     /// The job's identity, kept over restarts.
     pub job: String,
+    /// The name under which its sinks prepare output: unlike `job` it tells the jobs of several
+    /// engines apart, which may write to one place.
+    pub writer: String,
     /// `epoch.interval`: the age at which an epoch ends under load.
     pub epoch_interval: i64,
     /// `epoch.rows`: rows of an epoch, over all sources.
@@ -97,6 +100,7 @@ impl Default for JobOptions {
     fn default() -> Self {
         Self {
             job: String::new(),
+            writer: String::new(),
             epoch_interval: 50_000,
             epoch_rows: None,
             in_flight_max: 2,

@@ -143,7 +143,7 @@ pub(crate) fn sinks_of(graph: &JobGraph) -> Vec<SinkNode> {
 
 /// The name under which a sink's writers prepare output: unique for each sink of each job, so
 /// that two sinks over one folder do not take each other's leavings for their own.
-pub(crate) fn sink_identity(job: &str, uid: &OperatorUid) -> String {
+pub(crate) fn sink_identity(writer: &str, uid: &OperatorUid) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-    format!("{job}-{}", uid.0.chars().map(plain).collect::<String>())
+    format!("{writer}-{}", uid.0.chars().map(plain).collect::<String>())
 }

@@ -73,11 +73,14 @@ impl Restored {
             Some(_) => CheckpointMetadata { native: None, ..without_parts(&metadata, |_| true) },
         };
         store.continue_from(&continued, &tasks_by_uid(graph))?;
+        if restored.foreign.is_some() {
+            refuse_to_repeat_others(&metadata, sinks, &renamed, options)?;
+        }
         settle(sinks, &Pending::restored(&metadata)?, options, background)?;
         // What a sink began under its former uid is as dangling as what it began under this one.
         for sink in sinks {
             if let Some(former) = renamed.get(&sink.uid).filter(|_| restored.foreign.is_none()) {
-                sink.connector.abort_dangling(&sink_identity(&options.job, former), &[])?;
+                sink.connector.abort_dangling(&sink_identity(&options.writer, former), &[])?;
             }
         }
         tracing::info!(job = %options.job, checkpoint = %metadata.checkpoint, "job continues from a {}", metadata.kind);
@@ -220,12 +223,36 @@ fn refuse_to_repeat(
         ))
 }
 
+/// Going on from a snapshot of a job that has gone on itself, into the same output, would write what
+/// that one has written since.
+fn refuse_to_repeat_others(
+    snapshot: &CheckpointMetadata,
+    sinks: &[SinkNode],
+    renamed: &BTreeMap<OperatorUid, OperatorUid>,
+    options: &JobOptions,
+) -> Result<()> {
+    let writer = if snapshot.writer.is_empty() { &snapshot.job } else { &snapshot.writer };
+    for sink in sinks {
+        let former = sink_identity(writer, renamed.get(&sink.uid).unwrap_or(&sink.uid));
+        if let Some(file) = sink.connector.committed_after(&former, snapshot.checkpoint)? {
+            return Err(Error::invalid(format!(
+                "{} {} of {} is older than output in table \"{}\": going on from it would write rows twice",
+                snapshot.kind, snapshot.checkpoint, snapshot.job, sink.table
+            ))
+            .with_detail(format!("that job has written {file} since"))
+            .with_hint("write to another place, or remove what the job has written since the snapshot"));
+        }
+    }
+    tracing::debug!(job = %options.job, "no output is newer than the snapshot");
+    Ok(())
+}
+
 /// Commits what is owed and removes what earlier starts have begun.
 fn settle(sinks: &[SinkNode], owed: &Pending, options: &JobOptions, background: &Background) -> Result<()> {
     owed.commit(sinks, background)?;
     for sink in sinks {
         background.check_halted()?;
-        sink.connector.abort_dangling(&sink_identity(&options.job, &sink.uid), &owed.of(&sink.uid))?;
+        sink.connector.abort_dangling(&sink_identity(&options.writer, &sink.uid), &owed.of(&sink.uid))?;
     }
     Ok(())
 }

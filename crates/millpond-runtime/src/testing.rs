@@ -264,6 +264,9 @@ impl SinkConnector for FakeSink {
             Ok(())
         })
     }
+    fn committed_after(&self, _job: &str, _checkpoint: CheckpointId) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 impl FakeSink {
@@ -760,6 +763,7 @@ pub(crate) fn environment(store: Arc<FakeStore>) -> Environment {
 pub(crate) fn options() -> JobOptions {
     JobOptions {
         job: "j".into(),
+        writer: "j".into(),
         restart: crate::options::RestartPolicy { attempts: Some(5), delay: 0, delay_max: 0 },
         ..JobOptions::default()
     }

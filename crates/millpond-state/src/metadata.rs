@@ -186,6 +186,7 @@ mod tests {
             format: FORMAT.into(),
             engine_version: "0.1.0".into(),
             job: "j".into(),
+            writer: String::new(),
             generation: 2,
             checkpoint: CheckpointId(4),
             kind: "checkpoint".into(),

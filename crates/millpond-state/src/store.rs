@@ -152,6 +152,9 @@ pub struct CheckpointMetadata {
     pub engine_version: String,
     /// Name of the job.
     pub job: String,
+    /// The name under which its sinks wrote; empty where that was the job's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub writer: String,
     /// The start of the job that wrote it.
     pub generation: u64,
     /// Its number.

@@ -14,6 +14,8 @@ use millpond_core::{Error, JobId, Result};
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CatalogRecord {
+    /// The first fact: what tells this data directory from every other.
+    Directory { id: String },
     /// `CREATE TABLE` or `CREATE VIEW`, by its text and the settings under which it was bound.
     Create { name: String, text: String, settings: BTreeMap<String, String> },
     /// `DROP TABLE` or `DROP VIEW`.

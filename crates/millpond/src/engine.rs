@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
+use millpond_core::random::Random;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
 use millpond_planner::datafusion::logical_expr::AggregateUDF;
 use millpond_planner::{Catalog, CatalogEntry};
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
 /// The changing part of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// Tells this engine's data directory from all others; empty for one that never got an id.
+    pub(crate) directory: String,
     pub(crate) catalog: Catalog,
     pub(crate) connectors: BTreeMap<String, Arc<ConnectorTable>>,
     /// Aggregate functions of the host.
@@ -109,10 +112,16 @@ impl Engine {
             return Err(Error::invalid(format!("{file:?} is a file, not a data directory"))
                 .with_hint(format!("to run it as a script: millpond -f {}", file.display())));
         }
-        let (log, records) = match &options.data_dir {
+        let (mut log, mut records) = match &options.data_dir {
             None => (None, Vec::new()),
             Some(dir) => CatalogLog::open(dir).map(|(log, records)| (Some(log), records))?,
         };
+        if records.is_empty() {
+            let id = format!("{:08x}", Random::fresh().next_u64() >> 32);
+            let first = CatalogRecord::Directory { id };
+            log.as_mut().map_or(Ok(()), |log| log.append(&first))?;
+            records.push(first);
+        }
         let engine = Self {
             shared: Arc::new(Shared {
                 data_dir: options.data_dir,
@@ -139,6 +148,7 @@ impl Engine {
     fn replay(&self, records: Vec<CatalogRecord>) -> Result<()> {
         for record in records {
             match record {
+                CatalogRecord::Directory { id } => self.state().directory = id,
                 CatalogRecord::Create { name, text, settings } => {
                     let session = self.session_with(&settings)?;
                     session.create_again(&text).map_err(|error| {

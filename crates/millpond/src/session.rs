@@ -444,6 +444,10 @@ impl Session {
             dead_letters: self.engine.dead_letters(record.id, &settings),
         };
         let mut options = job_options(&settings, format!("job-{}", record.id));
+        options.writer = match self.engine.state().directory.as_str() {
+            "" => options.job.clone(),
+            directory => format!("{directory}-{}", options.job),
+        };
         options.restore_from = self.restore_place(&settings)?;
         if self.engine.data_dir().is_none() && options.checkpoint_interval.is_none() {
             options.checkpoint_interval = Some(EPHEMERAL_COMMIT_INTERVAL);
@@ -576,6 +580,7 @@ impl Session {
 
 pub(crate) fn job_options(settings: &Settings, job: String) -> JobOptions {
     JobOptions {
+        writer: job.clone(),
         job,
         epoch_interval: settings.epoch_interval(),
         epoch_rows: settings.epoch_rows(),

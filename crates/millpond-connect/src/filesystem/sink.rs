@@ -3,13 +3,13 @@
 //! A part goes through three names in its folder, each step one atomic rename:
 //!
 //! ```text
-//! .part-<job>-<task>-<generation>-<n>.csv.inprogress   rows of the open transaction
-//! .part-<job>-<task>-<generation>-<n>.csv.pending      durable (pre-commit), owed to a checkpoint
-//!  part-<job>-<task>-<generation>-<n>.csv              committed: readers see it
+//! .part-<job>-<task>-<generation>-<n>.csv.inprogress             rows of the open transaction
+//! .part-<job>-<task>-<generation>-<checkpoint>-<n>.csv.pending   durable (pre-commit), owed to it
+//!  part-<job>-<task>-<generation>-<checkpoint>-<n>.csv           committed: readers see it
 //! ```
 //!
-//! Parts of change events have the generation before the task: they are read in the order of
-//! their names.
+//! Parts of change events have generation and checkpoint before the task: they are read in the
+//! order of their names.
 //!
 //! A crash before pre-commit leaves files that the next generation of the job removes; their rows
 //! are read again. A crash after it leaves pending files: those that a durable checkpoint names
@@ -111,6 +111,9 @@ impl SinkConnector for FileSink {
     fn abort_dangling(&self, job: &str, keep: &[Committable]) -> Result<()> {
         commit::abort_dangling(&self.0.folder, job, keep)
     }
+    fn committed_after(&self, job: &str, checkpoint: CheckpointId) -> Result<Option<String>> {
+        commit::committed_after(&self.0.folder, job, checkpoint, self.mode())
+    }
 }
 
 struct FileSinkWriter {
@@ -183,7 +186,7 @@ impl SinkWriter for FileSinkWriter {
 
     /// Everything that takes time (the last bytes of each part, fsync) is left to the returned
     /// work; later rows go to other files.
-    fn pre_commit(&mut self, _checkpoint: CheckpointId) -> Result<PreCommit> {
+    fn pre_commit(&mut self, checkpoint: CheckpointId) -> Result<PreCommit> {
         let mut open: Vec<(String, OpenPart)> = self.open.drain().collect();
         let closed = std::mem::take(&mut self.closed);
         if open.is_empty() && closed.is_empty() {
@@ -196,7 +199,7 @@ impl SinkWriter for FileSinkWriter {
             for (_, part) in open {
                 parts.push(part.finish()?);
             }
-            commit::prepare(&folder, &parts)
+            commit::prepare(&folder, checkpoint, &parts)
         }))
     }
 }

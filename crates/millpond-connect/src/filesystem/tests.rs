@@ -48,7 +48,6 @@ struct Table {
     partition_keys: Vec<String>,
     options: Vec<(String, String)>,
     bad_rows: BadRows,
-    on_missing_file: millpond_core::OnMissingFile::Fail,
     time_zone: &'static str,
 }
 
@@ -60,7 +59,6 @@ fn table(path: &str, columns: &[(&str, DataType)]) -> Table {
         partition_keys: vec![],
         options: vec![("format".into(), format.into())],
         bad_rows: BadRows::Skip,
-        on_missing_file: millpond_core::OnMissingFile::Fail,
         time_zone: "UTC",
     }
 }

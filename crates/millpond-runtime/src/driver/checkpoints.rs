@@ -160,6 +160,7 @@ impl Driver {
             format: "millpond-checkpoint/1".into(),
             engine_version: env!("CARGO_PKG_VERSION").into(),
             job: self.options.job.clone(),
+            writer: self.options.writer.clone(),
             generation: self.context.store.generation(),
             checkpoint,
             kind: "checkpoint".into(),

@@ -266,3 +266,41 @@ async fn two_checkpoints_are_compared() {
     let inspected = millpond::inspect_snapshot(&folder.join("chk-1")).unwrap();
     assert!(texts(&inspected).iter().any(|row| row[0] == uid && row[7] == "3"), "{:?}", texts(&inspected));
 }
+
+/// An older snapshot into a new output gives the rows since; into the same output it is refused,
+/// since what came after it is there already. Nothing is ever lost in silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_snapshot_goes_on_into_a_new_output_but_not_into_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let insert = "INSERT INTO chosen SELECT i FROM numbers";
+    let engine = Engine::open(dir.path().join("data")).unwrap();
+    let session = engine.session();
+    session.execute(&tables(dir.path())).await.unwrap();
+    session.execute("SET 'checkpoint.retained' = '20'").await.unwrap();
+    put(dir.path(), "1.csv", &[1]);
+    let job = start(&session, insert).await;
+    for i in 2..=10 {
+        put(dir.path(), &format!("{i}.csv"), &[i]);
+        job.end_epoch().await.unwrap();
+        session.execute("CHECKPOINT").await.unwrap();
+    }
+    job.crash().await;
+    drop((job, session, engine));
+    let snapshot = dir.path().join("data/jobs/job-1/chk-3");
+    for (data, out, expected) in [("new", "elsewhere", "45,6,6"), ("same", "chosen", "55,10,10")] {
+        let engine = Engine::open(dir.path().join(data)).unwrap();
+        let session = engine.session();
+        session.execute(&tables(dir.path()).replace("/chosen", &format!("/{out}"))).await.unwrap();
+        session.execute(&format!("SET 'restore.from' = '{}'", snapshot.display())).await.unwrap();
+        let job = start(&session, insert).await;
+        if out == "chosen" {
+            let refused = format!("{}", job.wait().await.unwrap_err());
+            assert!(refused.contains("would write rows twice"), "{refused}");
+        } else {
+            job.end_epoch().await.unwrap();
+            session.execute("STOP JOB 1").await.unwrap();
+        }
+        let rows = session.query("SELECT SUM(i), COUNT(*), COUNT(DISTINCT i) FROM chosen").await;
+        assert_eq!(sorted(&rows.unwrap().batches().await.unwrap()), [expected]);
+    }
+}

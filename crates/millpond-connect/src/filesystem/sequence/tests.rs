@@ -32,7 +32,6 @@ struct Table {
     primary_key: Vec<String>,
     options: Vec<(&'static str, &'static str)>,
     bad_rows: BadRows,
-    on_missing_file: millpond_core::OnMissingFile::Fail,
 }
 
 impl Table {
@@ -43,7 +42,6 @@ impl Table {
             primary_key: vec![],
             options: vec![],
             bad_rows: BadRows::Skip,
-            on_missing_file: millpond_core::OnMissingFile::Fail,
         };
         files.iter().for_each(|(name, text)| table.append(name, text));
         table

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use flate2::write::GzEncoder;
-use millpond_core::{ChangelogBatch, ChangelogMode, Error, Result};
+use millpond_core::{ChangelogBatch, ChangelogMode, CheckpointId, Error, Result};
 
 use crate::format::csv_encoder::{CsvEncoder, CsvStyle};
 use crate::format::debezium_encoder::DebeziumEncoder;
@@ -107,26 +107,37 @@ impl Encoding {
 /// Gives the parts of one writer their names.
 #[derive(Debug)]
 pub(super) struct PartNames {
-    stem: String,
+    /// What stands before the checkpoint.
+    before: String,
+    /// What stands between the checkpoint and the number of the part.
+    between: String,
     extension: &'static str,
     next: u64,
 }
 
 impl PartNames {
-    /// Files of changes are read in the order of their names, so what a later start of the job
-    /// writes must come later, whichever of its tasks does.
+    /// Files of changes are read in the order of their names, so what a later checkpoint of the job
+    /// promises must come later, whichever of its tasks wrote it.
     pub(super) fn new(job: &str, task: usize, generation: u64, encoding: &Encoding) -> Self {
         let job = file_name_of_job(job);
-        let stem = match encoding.mode() {
-            ChangelogMode::Append => format!("{PREFIX}{job}-{task}-{generation}"),
-            ChangelogMode::Upsert | ChangelogMode::Retract => format!("{PREFIX}{job}-{generation}-{task}"),
+        let (before, between) = match encoding.mode() {
+            ChangelogMode::Append => (format!("{PREFIX}{job}-{task}-{generation}-"), String::new()),
+            ChangelogMode::Upsert | ChangelogMode::Retract => {
+                (format!("{PREFIX}{job}-{generation}-"), format!("{task}-"))
+            }
         };
-        Self { stem, extension: encoding.extension(), next: 0 }
+        Self { before, between, extension: encoding.extension(), next: 0 }
     }
 
-    fn next(&mut self) -> String {
+    fn next(&mut self, partition: &str) -> PartPlace {
         self.next += 1;
-        format!("{}-{}.{}", self.stem, self.next - 1, self.extension)
+        PartPlace {
+            partition: partition.into(),
+            before: self.before.clone(),
+            between: self.between.clone(),
+            number: self.next - 1,
+            extension: self.extension,
+        }
     }
 }
 
@@ -145,15 +156,30 @@ fn file_name_of_job(job: &str) -> String {
 /// Whether a hidden file was begun or prepared by `job`: its name read from the right, since a
 /// job's id may itself hold dashes and digits.
 pub(super) fn is_unfinished_part_of(file_name: &str, job: &str) -> bool {
-    let Some(name) = file_name.strip_suffix(IN_PROGRESS).or_else(|| file_name.strip_suffix(PENDING)) else {
-        return false;
-    };
-    let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_prefix(PREFIX)) else { return false };
+    let hidden = file_name.strip_prefix('.');
+    let begun = hidden.and_then(|name| name.strip_suffix(IN_PROGRESS));
+    let prepared = hidden.and_then(|name| name.strip_suffix(PENDING));
+    let of_job = |name: &str, count| numbers(name, job, count).is_some();
+    begun.is_some_and(|name| of_job(name, 3)) || prepared.is_some_and(|name| of_job(name, 4))
+}
+
+/// The checkpoint that a visible file of `job` belongs to.
+pub(super) fn checkpoint_of(file_name: &str, job: &str, mode: ChangelogMode) -> Option<CheckpointId> {
+    let numbers = numbers(file_name, job, 4)?;
+    Some(CheckpointId(match mode {
+        ChangelogMode::Append => numbers[1],
+        ChangelogMode::Upsert | ChangelogMode::Retract => numbers[2],
+    }))
+}
+
+/// The last `count` numbers of a part's name, from the right, if `job` stands before them.
+fn numbers(name: &str, job: &str, count: usize) -> Option<Vec<u64>> {
+    let name = name.strip_prefix(PREFIX)?;
     let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
-    let mut fields = stem.rsplitn(4, '-');
-    let numbers = [fields.next(), fields.next(), fields.next()];
-    let are_numbers = numbers.iter().all(|field| field.is_some_and(|text| text.parse::<u64>().is_ok()));
-    are_numbers && fields.next() == Some(&file_name_of_job(job))
+    let mut fields = stem.rsplitn(count + 1, '-');
+    let numbers =
+        fields.by_ref().take(count).map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    (numbers.len() == count && fields.next() == Some(&file_name_of_job(job))).then_some(numbers)
 }
 
 /// A part that rows go to.
@@ -162,27 +188,40 @@ pub(super) struct OpenPart {
     content: Content,
 }
 
-/// Where a part lies: its folder below the sink's, and its final name.
+/// Where a part lies: its folder below the sink's, and its names.
 #[derive(Debug, Clone)]
 pub(super) struct PartPlace {
-    pub(super) partition: String,
-    pub(super) name: String,
+    partition: String,
+    before: String,
+    between: String,
+    number: u64,
+    extension: &'static str,
 }
 
 impl PartPlace {
-    /// The final path, relative to the sink's folder.
-    pub(super) fn path(&self) -> String {
-        self.with("", "")
-    }
     pub(super) fn in_progress(&self) -> String {
-        self.with(".", IN_PROGRESS)
+        self.with(".", None, IN_PROGRESS)
     }
-    pub(super) fn pending(&self) -> String {
-        self.with(".", PENDING)
+    /// The final path, relative to the sink's folder.
+    pub(super) fn path(&self, checkpoint: CheckpointId) -> String {
+        self.with("", Some(checkpoint), "")
     }
-    fn with(&self, prefix: &str, suffix: &str) -> String {
-        let separator = if self.partition.is_empty() { "" } else { "/" };
-        format!("{}{separator}{prefix}{}{suffix}", self.partition, self.name)
+    pub(super) fn pending(&self, checkpoint: CheckpointId) -> String {
+        self.with(".", Some(checkpoint), PENDING)
+    }
+    /// The same place under names that nobody has: two branches of a job may write to one table.
+    pub(super) fn free(mut self, folder: &Path, checkpoint: CheckpointId) -> Self {
+        let taken = |name: String| folder.join(name).exists();
+        while taken(self.pending(checkpoint)) || taken(self.path(checkpoint)) {
+            self.number += 1;
+        }
+        self
+    }
+    fn with(&self, prefix: &str, checkpoint: Option<CheckpointId>, suffix: &str) -> String {
+        let Self { partition, before, between, number, extension } = self;
+        let separator = if partition.is_empty() { "" } else { "/" };
+        let checkpoint = checkpoint.map_or_else(String::new, |checkpoint| format!("{checkpoint}-"));
+        format!("{partition}{separator}{prefix}{before}{checkpoint}{between}{number}.{extension}{suffix}")
     }
 }
 
@@ -231,20 +270,13 @@ impl OpenPart {
     }
 }
 
-/// Finds a name that nobody has and creates its file. Two branches of a job may write to the same
-/// table, so a name can be taken; the checks follow the order in which a part is renamed, so that
-/// one that moves on meanwhile is not missed.
+/// Finds a name that nobody has and creates its file.
 fn claim(folder: &Path, partition: &str, names: &mut PartNames) -> Result<(PartPlace, CountedFile)> {
     loop {
-        let place = PartPlace { partition: partition.into(), name: names.next() };
+        let place = names.next(partition);
         let path = folder.join(place.in_progress());
         match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) if !folder.join(place.pending()).exists() && !folder.join(place.path()).exists() => {
-                return Ok((place, CountedFile { file, path, bytes: 0, crc32c: 0 }));
-            }
-            Ok(_) => {
-                std::fs::remove_file(&path).map_err(|error| Error::io(format!("remove {path:?}"), &error))?
-            }
+            Ok(file) => return Ok((place, CountedFile { file, path, bytes: 0, crc32c: 0 })),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(Error::io(format!("create {path:?}"), &error)),
         }

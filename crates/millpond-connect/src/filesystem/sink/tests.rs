@@ -108,9 +108,9 @@ fn rows_appear_with_their_commit() {
     write(&mut *writer, &[(1, "a"), (2, "")]);
     assert_eq!(table.files(), [".part-j-1-0-1-0.csv.inprogress"]);
     let owed = prepare(&mut *writer);
-    assert_eq!(table.files(), [".part-j-1-0-1-0.csv.pending"]);
+    assert_eq!(table.files(), [".part-j-1-0-1-1-0.csv.pending"]);
     table.sink.commit(&owed).unwrap();
-    assert_eq!(table.files(), ["part-j-1-0-1-0.csv"]);
+    assert_eq!(table.files(), ["part-j-1-0-1-1-0.csv"]);
     assert_eq!(table.visible(), ["1,a", "2,\"\""]);
 }
 
@@ -163,7 +163,7 @@ fn a_crash_before_the_commit_is_mended_by_the_next_start() {
     write(&mut *writer, &[(2, "b")]);
     table.sink.commit(&prepare(&mut *writer)).unwrap();
     assert_eq!(table.visible(), ["1,a", "2,b"]);
-    assert_eq!(table.files(), ["part-j-1-0-1-0.csv", "part-j-1-0-2-0.csv"]);
+    assert_eq!(table.files(), ["part-j-1-0-1-1-0.csv", "part-j-1-0-2-1-0.csv"]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_crash_amid_the_commits_is_mended_by_committing_again() {
         table.sink.commit(&owed).unwrap();
         assert_eq!(table.visible(), ["1", "2", "3"]);
     }
-    assert_eq!(table.files()[0], "s=a/part-j-1-0-1-0.csv");
+    assert_eq!(table.files()[0], "s=a/part-j-1-0-1-1-0.csv");
 }
 
 #[test]
@@ -189,10 +189,13 @@ fn a_committable_survives_the_checkpoint() {
     write(&mut *writer, &[(1, "a")]);
     let owed = prepare(&mut *writer);
     let stored = serde_json::to_string(&owed).unwrap();
-    let expected = "[{\"bytes\":4,\"crc32c\":1652117837,\"path\":\"part-j-1-0-1-0.csv\",\
-                    \"pending\":\".part-j-1-0-1-0.csv.pending\"}]";
+    let expected = "[{\"bytes\":4,\"crc32c\":1652117837,\"folder\":FOLDER,\"path\":\"part-j-1-0-1-1-0.csv\",\
+                    \"pending\":\".part-j-1-0-1-1-0.csv.pending\"}]";
     let sum = crc32c::crc32c(b"1,a\n").to_string();
-    assert_eq!(stored, expected.replace("1652117837", &sum));
+    assert_eq!(
+        stored,
+        expected.replace("1652117837", &sum).replace("FOLDER", &format!("{:?}", table.folder()))
+    );
     table.sink.commit(&serde_json::from_str::<Vec<Committable>>(&stored).unwrap()).unwrap();
     assert_eq!(table.visible(), ["1,a"]);
 }
@@ -203,17 +206,17 @@ fn what_was_promised_and_is_gone_is_corrupt() {
     let mut writer = table.writer(1);
     write(&mut *writer, &[(1, "a")]);
     let owed = prepare(&mut *writer);
-    let pending = table.folder().join(".part-j-1-0-1-0.csv.pending");
+    let pending = table.folder().join(".part-j-1-0-1-1-0.csv.pending");
     std::fs::write(&pending, "short").unwrap();
     assert_eq!(table.sink.commit(&owed).unwrap_err().kind(), ErrorKind::Corrupt);
     std::fs::remove_file(pending).unwrap();
     let error = table.sink.commit(&owed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
-        error.message().contains(".pending") && error.message().contains("part-j-1-0-1-0.csv\" exists"),
+        error.message().contains(".pending") && error.message().contains("part-j-1-0-1-1-0.csv\" exists"),
         "{error}"
     );
-    std::fs::write(table.folder().join("part-j-1-0-1-0.csv"), "other bytes").unwrap();
+    std::fs::write(table.folder().join("part-j-1-0-1-1-0.csv"), "other bytes").unwrap();
     assert_eq!(table.sink.commit(&owed).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
@@ -228,15 +231,16 @@ fn only_the_jobs_own_leavings_are_removed() {
         ".part-j-1-x-0-1.csv.inprogress",
         "part-j-1-0-1-0.csv",
     ];
-    let ours = [".part-j-1-0-1-7.csv.inprogress", ".part-j-1-12-3-4.parquet.pending"];
+    let ours = [".part-j-1-0-1-7.csv.inprogress", ".part-j-1-12-3-9-4.parquet.pending"];
     for file in others.iter().chain(&ours) {
         std::fs::write(table.folder().join(file), "").unwrap();
     }
     table.sink.abort_dangling("j-1", &[]).unwrap();
-    // The first of the others is of job "j-1" too: generation 0, part 0.
+    // The first of the others is of job "j": task 1, generation 0, checkpoint 0, part 0.
     assert_eq!(
         table.files(),
         [
+            ".part-j-1-0-0-0.csv.pending",
             ".part-j-1-0-1-0.other",
             ".part-j-1-x-0-1.csv.inprogress",
             ".part-j-2-0-1-0.csv.inprogress",
@@ -358,4 +362,35 @@ fn updates_and_files_in_the_way_are_refused() {
     let context = SinkContext { job: "j".into(), generation: 1, index: 0, parallelism: 1, clock };
     assert!(table.sink.open(context).map(drop).unwrap_err().message().contains("is a file"));
     table.sink.abort_dangling("j-1", &[]).unwrap();
+}
+
+#[test]
+fn output_of_later_checkpoints_is_told() {
+    for (format, keys) in [("csv", &["s"][..]), ("debezium-json", &[])] {
+        let table = table_with(format, keys, &[]);
+        let mut writer = table.writer(7);
+        for checkpoint in [3, 12] {
+            write(&mut *writer, &[(1, "a")]);
+            let owed = writer.pre_commit(CheckpointId(checkpoint)).unwrap().run().unwrap();
+            table.sink.commit(&owed).unwrap();
+        }
+        let after = |job, checkpoint| table.sink.committed_after(job, CheckpointId(checkpoint)).unwrap();
+        assert!(after("j-1", 3).is_some_and(|file| file.contains("12")), "{:?}", table.files());
+        assert_eq!((after("j-1", 12), after("j", 3)), (None, None), "of none, of another job");
+    }
+}
+
+#[test]
+fn a_part_that_is_owed_elsewhere_is_committed_there() {
+    let (table, other) = (table(), table());
+    let mut writer = table.writer(1);
+    write(&mut *writer, &[(1, "a")]);
+    let owed = prepare(&mut *writer);
+    other.sink.commit(&owed).unwrap();
+    assert_eq!((table.visible(), other.files()), (vec!["1,a".into()], vec![]));
+    let moved = TempDir::new().unwrap();
+    std::fs::rename(table.folder(), moved.path().join("out")).unwrap();
+    let sink = sink_in(&moved.path().join("out"), "csv", &[], &[]).unwrap();
+    sink.commit(&owed).unwrap();
+    assert_eq!(table.sink.commit(&owed).unwrap_err().kind(), ErrorKind::Corrupt);
 }

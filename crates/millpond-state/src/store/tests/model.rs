@@ -372,6 +372,7 @@ pub(super) fn metadata(
         format: FORMAT.into(),
         engine_version: "0".into(),
         job: "model".into(),
+        writer: "0-model".into(),
         generation,
         checkpoint,
         kind: "checkpoint".into(),
