@@ -10,7 +10,8 @@
 mod aggregate_function;
 pub mod batch;
 mod bind;
-pub mod catalog;
+pub mod cast_names;
+mod catalog;
 mod choose;
 mod clause;
 pub mod diagnostic;

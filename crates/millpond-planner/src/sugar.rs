@@ -22,6 +22,7 @@ use sqlparser::ast::{
 };
 use sqlparser::tokenizer::Span;
 
+use crate::cast_names::casts_named;
 use crate::interval_text::interval_text;
 use crate::plan_error::location_of;
 use crate::scalar_function::is_time_text;
@@ -29,7 +30,7 @@ use crate::select_names::distinctly_named;
 
 /// The query, written out. `has_zone`: the session's time zone is not UTC.
 pub(crate) fn written_out(query: Query, has_zone: bool) -> Result<Query> {
-    let mut query = distinctly_named(query);
+    let mut query = casts_named(distinctly_named(query));
     match query.visit(&mut Sugar { has_zone }) {
         ControlFlow::Continue(()) => Ok(query),
         ControlFlow::Break(error) => Err(*error),

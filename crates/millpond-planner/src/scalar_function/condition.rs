@@ -20,6 +20,7 @@ pub(super) fn functions() -> Vec<Definition> {
             .takes(alike)
             .gives(|types, _| Ok(types[0].clone())),
         f("LEAST(value ANY, ...)", |c| extreme(c, false)).takes(alike).gives(|types, _| Ok(types[0].clone())),
+        f("NAMED_CAST(value ANY, type STRING)", |c| c.column(0)).gives(|types, _| Ok(types[0].clone())),
         f("TYPEOF(value ANY [, force BOOLEAN]) -> STRING", |c| {
             let name = sql_type(c.data_type(0));
             c.texts(|_| Some(&name))
