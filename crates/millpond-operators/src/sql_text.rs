@@ -283,6 +283,9 @@ fn interval_text(interval: IntervalMonthDayNano) -> String {
     format!("INTERVAL '{months} months {days} days {seconds} seconds'")
 }
 
+/// The call by which a cast shows in a name.
+const NAMED_CAST: &str = "named_cast(";
+
 /// A name as people read it, where the planner made it of an expression.
 pub fn readable(name: &str) -> Cow<'_, str> {
     const SORTS: [&str; 16] = [
@@ -320,12 +323,51 @@ pub fn readable(name: &str) -> Cow<'_, str> {
             shown = Cow::Owned(format!("{}{plain}{}", &shown[..start], &shown[inside + length + 1..]));
         }
     }
+    while let Some(start) = shown.find(NAMED_CAST) {
+        let inside = start + NAMED_CAST.len();
+        let Some(length) = argument_length(&shown[inside..]) else { break };
+        let Some((value, sql_type)) = shown[inside..inside + length].rsplit_once(",'") else { break };
+        let cast = format!("CAST({value} AS {})", sql_type.trim_end_matches('\''));
+        shown = Cow::Owned(format!("{}{cast}{}", &shown[..start], &shown[inside + length + 1..]));
+    }
     for (engine, sql) in [("count(1)", "COUNT(*)"), ("count(*)", "COUNT(*)")] {
         if shown.contains(engine) {
             shown = Cow::Owned(shown.replace(engine, sql));
         }
     }
     shown
+}
+
+/// The same for a column of state that people open: without the names of tables, functions in
+/// capitals.
+pub fn plain_name(name: &str) -> String {
+    let shown = readable(name);
+    let (mut plain, mut rest, mut quote) = (String::new(), shown.as_ref(), None);
+    while let Some(letter) = rest.chars().next() {
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$';
+        let word = &rest[..rest.find(|letter| !is_word(letter)).unwrap_or(rest.len())];
+        let after = &rest[word.len()..];
+        if quote.is_some() || word.is_empty() {
+            quote = match quote {
+                None if matches!(letter, '\'' | '"') => Some(letter),
+                Some(open) if open == letter => None,
+                open => open,
+            };
+            plain.push(letter);
+            rest = &rest[letter.len_utf8()..];
+            continue;
+        }
+        let is_table = after.strip_prefix('.').is_some_and(|column| column.starts_with(is_word))
+            && !word.starts_with(|first: char| first.is_ascii_digit())
+            && !plain.ends_with('.');
+        match after.starts_with('(') {
+            true => plain.push_str(&word.to_uppercase()),
+            false if is_table => {}
+            false => plain.push_str(word),
+        }
+        rest = after.strip_prefix('.').filter(|_| is_table).unwrap_or(after);
+    }
+    plain
 }
 
 /// How long the text before the closing parenthesis is.
@@ -432,6 +474,21 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(readable(name), expected);
+        }
+    }
+
+    #[test]
+    fn names_of_state_are_plain() {
+        let cases = [
+            ("sum(orders.amount)", "SUM(amount)"),
+            ("count(Int64(1))", "COUNT(*)"),
+            ("g.i % Int64(1000)", "i % 1000"),
+            ("t.v * Float64(1.5) || Utf8(\"a.b(\")", "v * 1.5 || 'a.b('"),
+            ("max(named_cast(t.a,Utf8(\"STRING\")))", "MAX(CAST(a AS STRING))"),
+            ("customer", "customer"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(plain_name(name), expected);
         }
     }
 

@@ -12,6 +12,7 @@ use millpond_state::{TableDef, TableKind};
 use super::call::AggregateCall;
 use super::fold::Extreme;
 use super::function::AggregateFunction;
+use crate::sql_text::plain_name;
 
 /// What an aggregate keeps per group, in columns beside the group's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,12 +171,21 @@ pub fn state_table(
     fields.extend(keys.iter().chain(more_identity).cloned());
     let identity_columns = fields.len();
     fields.extend(values.iter().cloned());
+    let fields = fields.into_iter().map(plain).collect();
     TableDef {
         name: name.to_string(),
         kind,
         schema: Arc::new(Schema::new(unique_names(fields))),
         identity_columns,
         partition_columns: (first..first + keys.len()).collect(),
+    }
+}
+
+/// The planner names columns after expressions; those become what people write.
+fn plain(field: FieldRef) -> FieldRef {
+    match field.name().contains(['(', ' ']) {
+        true => Arc::new(field.as_ref().clone().with_name(plain_name(field.name()))),
+        false => field,
     }
 }
 
