@@ -6,7 +6,8 @@
 //! Bound: by keys; one row per group that has rows, one per distinct value or row of a group.
 //! Emission: at the end of an epoch, the net change of each group that it touched, once: `+I` for
 //! a new group, `-U` `+U` (or `+U` alone) when a result changed, nothing when none did, `-D` when
-//! the last row went. A global aggregate always has its one row, from the first epoch on.
+//! the last row went. The one group of a global aggregate, and of each empty grouping set, always
+//! has its row, from the first epoch on.
 //!
 //! The output has no time attribute, so the watermark passes unchanged: nothing is late for it.
 
@@ -16,6 +17,7 @@ use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::interleave;
 use arrow::compute::kernels::cmp::distinct;
 use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
+use datafusion::common::ScalarValue;
 use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::key::{key_group, stable_hashes};
 use millpond_core::limits::BATCH_ROWS_MAX;
@@ -33,6 +35,9 @@ use crate::operator::*;
 pub struct GroupAggregateFactory {
     /// Grouping expressions and their output names; none: a global aggregate.
     pub keys: Vec<(Arc<dyn PhysicalExpr>, String)>,
+    /// Keys of the groups that are there without rows: that of a global aggregate, which has no
+    /// column, and those of empty grouping sets.
+    pub lasting: Vec<Vec<ScalarValue>>,
     /// The aggregates, in output order.
     pub aggregates: Vec<AggregateCall>,
     /// Columns of the input.
@@ -86,8 +91,10 @@ struct GroupAggregate {
     is_touched: Vec<bool>,
     /// How many of `touched` have been emitted.
     emitted: usize,
-    /// Whether this task keeps the one row of a global aggregate.
-    owns_global_row: bool,
+    /// Keys of the task's groups that are there without rows, until they have a slot.
+    lasting_keys: Vec<Vec<ScalarValue>>,
+    /// And their slots.
+    lasting: Vec<u32>,
     slots: Vec<u32>,
 }
 
@@ -127,9 +134,19 @@ impl GroupAggregate {
             let table = table(&side.name, &side.identity, &side.values)?;
             sides.push(Side { table, index: set.new_index(number)? });
         }
-        let global_group = key_group(stable_hashes(&[], 1)?[0], context.max_parallelism);
+        let mut lasting_keys = factory.lasting.clone();
+        let mut hashes = Vec::new();
+        for key in &lasting_keys {
+            hashes.push(stable_hashes(&columns_of(key)?, 1)?[0]);
+        }
+        let mut hashes = hashes.into_iter();
+        lasting_keys.retain(|_| {
+            let group = hashes.next().map(|hash| key_group(hash, context.max_parallelism));
+            group.is_some_and(|group| context.key_groups.contains(group))
+        });
         Ok(Self {
-            owns_global_row: factory.keys.is_empty() && context.key_groups.contains(global_group),
+            lasting_keys,
+            lasting: Vec::new(),
             sides,
             next_arrival: 0,
             factory,
@@ -170,10 +187,12 @@ impl GroupAggregate {
         }
     }
 
-    /// The one row of a global aggregate exists before any input does.
-    fn touch_global_row(&mut self) -> Result<()> {
-        if self.owns_global_row && self.groups.rows() == 0 {
-            self.groups.slots_for(&[], &stable_hashes(&[], 1)?, &mut self.slots)?;
+    /// Some groups exist before any input does.
+    fn touch_lasting(&mut self) -> Result<()> {
+        for key in std::mem::take(&mut self.lasting_keys) {
+            let key = columns_of(&key)?;
+            self.groups.slots_for(&key, &stable_hashes(&key, 1)?, &mut self.slots)?;
+            self.lasting.extend(&self.slots);
             self.touch();
         }
         Ok(())
@@ -236,7 +255,7 @@ impl GroupAggregate {
             if count < 0 {
                 return Err(self.missing_rows(*slot, count));
             }
-            match (emitted[*slot as usize], count > 0 || self.owns_global_row) {
+            match (emitted[*slot as usize], count > 0 || self.lasting.contains(slot)) {
                 (false, true) => changes.say(RowKind::Insert, row),
                 (true, true) if changed.value(row) => {
                     if self.factory.emit_update_before {
@@ -334,7 +353,7 @@ impl Operator for GroupAggregate {
         watermark: Option<Watermark>,
         _time: EpochTime,
     ) -> Result<EpochOutcome> {
-        self.touch_global_row()?;
+        self.touch_lasting()?;
         let progress = self.emit_next(ctx)?;
         Ok(EpochOutcome { watermark, wake_at: None, progress })
     }
@@ -382,6 +401,12 @@ impl Changes {
         }
         ChangelogBatch::with_kinds(rows, RowKinds::from(self.kinds))
     }
+}
+
+/// One key as columns.
+fn columns_of(key: &[ScalarValue]) -> Result<Vec<ArrayRef>> {
+    let column = |value: &ScalarValue| value.to_array().map_err(|error| Error::internal(error.to_string()));
+    key.iter().map(column).collect()
 }
 
 /// +1 or −1 per row; `None` when every row is added.

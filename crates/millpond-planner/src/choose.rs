@@ -21,7 +21,7 @@ mod window_sets;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -32,6 +32,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::plan_error::{from_datafusion, unsupported};
 use crate::properties::{Role, kinds_of};
 use crate::session::{Session, StreamTable};
+use crate::sql_type::sql_type;
 use crate::stream_plan::{
     ChangeKinds, NodeId, NodeKind, StateBound, StreamNode, StreamPlan, StreamProperties,
 };
@@ -94,6 +95,27 @@ struct NewNode {
     facts: NodeFacts,
 }
 
+/// Whether rows can be grouped, joined or made distinct by a column.
+fn check_key(field: &Field) -> Result<()> {
+    fn is_key(data_type: &DataType) -> bool {
+        match data_type {
+            DataType::Map(..) | DataType::Interval(_) | DataType::Duration(_) => false,
+            DataType::List(item) | DataType::LargeList(item) => is_key(item.data_type()),
+            DataType::Struct(fields) => fields.iter().all(|field| is_key(field.data_type())),
+            _ => true,
+        }
+    }
+    if is_key(field.data_type()) {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot group, join or make distinct by {}, which is a {}",
+        millpond_operators::sql_text::readable(field.name()),
+        sql_type(field.data_type())
+    );
+    Err(Error::invalid(what).with_hint("do so by its fields or elements, or by CAST(... AS STRING)"))
+}
+
 impl<'a> Chooser<'a> {
     /// A chooser for these queries.
     pub(crate) fn new(session: &'a Session, queries: &[&LogicalPlan]) -> Result<Self> {
@@ -119,8 +141,15 @@ impl<'a> Chooser<'a> {
     }
 
     /// The finished plan.
-    pub(crate) fn finish(self) -> StreamPlan {
-        without_orphans(self.plan)
+    ///
+    /// Errors: *Invalid* where rows are spread by a value that is no key.
+    pub(crate) fn finish(self) -> Result<StreamPlan> {
+        for node in &self.plan.nodes {
+            if let NodeKind::Exchange(keys) = &node.kind {
+                keys.iter().try_for_each(|key| check_key(node.schema.field(*key)))?;
+            }
+        }
+        Ok(without_orphans(self.plan))
     }
 
     /// Chooses the operators of a logical plan; gives the last one.

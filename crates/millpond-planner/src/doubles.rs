@@ -5,8 +5,10 @@
 //! d > 0.0           d > CAST(0.0 AS DOUBLE)
 //! COALESCE(d, 1.0)  COALESCE(d, CAST(1.0 AS DOUBLE))
 //! a UNION ALL b     columns of one branch cast, where the other's are DOUBLE
+//! VALUES (1.5), (2e0)   VALUES (CAST(1.5 AS DOUBLE)), (2e0)
 //! ```
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
@@ -15,9 +17,72 @@ use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, Union, cast,
 };
+use sqlparser::ast::{self, ExactNumberInfo, SetExpr, VisitMut, VisitorMut};
 
 /// Functions whose arguments become one type.
 const CHOICES: &[&str] = &["coalesce", "greatest", "ifnull", "least", "nullif", "nvl"];
+
+/// Numbers written in a column of VALUES that also holds a DOUBLE: the planner types the rows as it
+/// binds them.
+pub(crate) fn values_with_doubles(query: &mut ast::Query) {
+    let _ = VisitMut::visit(query, &mut Rows);
+}
+
+struct Rows;
+
+impl VisitorMut for Rows {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
+        let SetExpr::Values(values) = query.body.as_mut() else { return ControlFlow::Continue(()) };
+        for place in 0..values.rows.first().map_or(0, |row| row.len()) {
+            let mut column: Vec<&mut ast::Expr> =
+                values.rows.iter_mut().filter_map(|row| row.get_mut(place)).collect();
+            if column.iter().any(|value| is_double(value)) {
+                for value in column.iter_mut().filter(|value| is_written_decimal(value)) {
+                    let decimal = std::mem::replace(*value, ast::Expr::value(ast::Value::Null));
+                    **value = ast::Expr::Cast {
+                        kind: ast::CastKind::Cast,
+                        expr: Box::new(decimal),
+                        data_type: ast::DataType::Double(ExactNumberInfo::None),
+                        array: false,
+                        format: None,
+                    };
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// A DOUBLE or FLOAT by its writing.
+fn is_double(value: &ast::Expr) -> bool {
+    match value {
+        ast::Expr::Cast { data_type, .. } => matches!(
+            data_type,
+            ast::DataType::Double(_)
+                | ast::DataType::DoublePrecision
+                | ast::DataType::Float(_)
+                | ast::DataType::Real
+        ),
+        ast::Expr::UnaryOp { expr, .. } | ast::Expr::Nested(expr) => is_double(expr),
+        ast::Expr::Value(value) => {
+            matches!(&value.value, ast::Value::Number(text, _) if text.contains(['e', 'E']))
+        }
+        _ => false,
+    }
+}
+
+/// A number with a point and no exponent.
+fn is_written_decimal(value: &ast::Expr) -> bool {
+    match value {
+        ast::Expr::UnaryOp { expr, .. } | ast::Expr::Nested(expr) => is_written_decimal(expr),
+        ast::Expr::Value(value) => {
+            matches!(&value.value, ast::Value::Number(text, _) if text.contains('.') && !text.contains(['e', 'E']))
+        }
+        _ => false,
+    }
+}
 
 /// The expression over columns of `schema`, not yet coerced.
 pub(crate) fn with_doubles(expr: Expr, schema: &DFSchema) -> Result<Expr, DataFusionError> {

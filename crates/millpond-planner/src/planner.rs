@@ -121,7 +121,7 @@ impl Planner {
         }
         let rows = chooser.choose(&plan).map_err(|error| at_over(error, query))?;
         chooser.client(rows);
-        Ok(chooser.finish())
+        chooser.finish()
     }
 
     /// Plans one INSERT or the INSERTs of a statement set as one job.
@@ -142,7 +142,7 @@ impl Planner {
             let planned = chooser.sink(insert, table, query).map_err(|error| at_over(error, &insert.query));
             planned.map_err(|error| located(error, &insert.query))?;
         }
-        let plan = chooser.finish();
+        let plan = chooser.finish()?;
         self.check_bounds(&plan)?;
         Ok(plan)
     }

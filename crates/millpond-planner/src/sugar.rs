@@ -23,6 +23,7 @@ use sqlparser::ast::{
 use sqlparser::tokenizer::Span;
 
 use crate::cast_names::casts_named;
+use crate::doubles::values_with_doubles;
 use crate::interval_text::interval_text;
 use crate::plan_error::location_of;
 use crate::scalar_function::is_time_text;
@@ -31,6 +32,7 @@ use crate::select_names::distinctly_named;
 /// The query, written out. `has_zone`: the session's time zone is not UTC.
 pub(crate) fn written_out(query: Query, has_zone: bool) -> Result<Query> {
     let mut query = casts_named(distinctly_named(query));
+    values_with_doubles(&mut query);
     match query.visit(&mut Sugar { has_zone }) {
         ControlFlow::Continue(()) => Ok(query),
         ControlFlow::Break(error) => Err(*error),
@@ -51,6 +53,19 @@ struct Sugar {
 
 impl VisitorMut for Sugar {
     type Break = Box<Error>;
+
+    /// `GROUP BY ()` is one group of all rows.
+    fn pre_visit_select(&mut self, select: &mut ast::Select) -> ControlFlow<Box<Error>> {
+        if let ast::GroupByExpr::Expressions(keys, _) = &mut select.group_by {
+            let is_empty = |key: &Expr| matches!(key, Expr::Tuple(none) if none.is_empty());
+            if !keys.is_empty() && keys.iter().all(is_empty) {
+                *keys = vec![Expr::GroupingSets(vec![Vec::new()])];
+            } else {
+                keys.retain(|key| !is_empty(key));
+            }
+        }
+        ControlFlow::Continue(())
+    }
 
     /// Units are names to the parser, and would be columns to the planner: they go first.
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Box<Error>> {

@@ -8,6 +8,7 @@ use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::{Error, Result};
 
 use super::function::{AggregateFunction, output_type};
+use crate::sql_text::sql_text;
 
 /// One aggregate of a query.
 #[derive(Debug, Clone)]
@@ -86,9 +87,18 @@ impl AggregateCall {
         self.arguments.iter().map(data_type).collect()
     }
 
-    /// The call as EXPLAIN shows it, e.g. `SUM(DISTINCT price@1)`.
+    /// The call as EXPLAIN shows it, e.g. `SUM(DISTINCT price)`.
     pub fn describe(&self) -> String {
-        let arguments: Vec<String> = self.arguments.iter().map(|argument| argument.to_string()).collect();
+        self.text(sql_text)
+    }
+
+    /// The call as what makes an operator what it is, with the places of columns: `SUM(DISTINCT price@1)`.
+    pub fn semantics(&self) -> String {
+        self.text(|expr| expr.to_string())
+    }
+
+    fn text(&self, shown: impl Fn(&Arc<dyn PhysicalExpr>) -> String) -> String {
+        let arguments: Vec<String> = self.arguments.iter().map(&shown).collect();
         let mut inside = if arguments.is_empty() { "*".to_string() } else { arguments.join(", ") };
         match &self.function {
             AggregateFunction::ListAgg(separator) => inside.push_str(&format!(", '{separator}'")),
@@ -102,8 +112,11 @@ impl AggregateCall {
             }
             _ => {}
         }
-        let order: Vec<String> =
-            self.order_by.iter().map(|(expr, options)| format!("{expr}{}", direction(*options))).collect();
+        let order: Vec<String> = self
+            .order_by
+            .iter()
+            .map(|(expr, options)| format!("{}{}", shown(expr), direction(*options)))
+            .collect();
         let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {}", order.join(", ")) };
         let nulls = match self.ignore_nulls {
             None => "",
@@ -111,7 +124,8 @@ impl AggregateCall {
             Some(false) => " RESPECT NULLS",
         };
         let distinct = if self.distinct { "DISTINCT " } else { "" };
-        let filter = self.filter.as_ref().map_or(String::new(), |filter| format!(" FILTER ({filter})"));
+        let filter =
+            self.filter.as_ref().map_or(String::new(), |filter| format!(" FILTER ({})", shown(filter)));
         format!("{}({distinct}{inside}{order}){nulls}{filter}", self.function)
     }
 }

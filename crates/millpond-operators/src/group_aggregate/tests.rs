@@ -40,6 +40,7 @@ fn factory(keys: &[&str], aggregates: Vec<AggregateCall>, mode: ChangelogMode) -
     fields.extend(set.result_fields());
     let schema = Arc::new(Schema::new(fields));
     GroupAggregateFactory {
+        lasting: if keys.is_empty() { vec![Vec::new()] } else { Vec::new() },
         keys,
         aggregates,
         input_schema,
@@ -223,6 +224,7 @@ fn decimal_sums_are_exact_beyond_128_bits() {
     let schema_out = Arc::new(Schema::new(set.result_fields()));
     let factory = GroupAggregateFactory {
         keys: vec![],
+        lasting: vec![Vec::new()],
         aggregates: vec![sum],
         input_schema: schema.clone(),
         schema: schema_out,

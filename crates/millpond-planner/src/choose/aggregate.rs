@@ -173,8 +173,9 @@ impl Chooser<'_> {
         let schema = aggregate.input.schema();
         let prepared = self.prepared(input, schema, &[], &aggregate.group_expr, calls, None)?;
         let names = prepared.keys.iter().map(|key| self.node(prepared.input).schema.field(*key).name());
-        let names = names.cloned().collect();
-        self.add_group_aggregate(aggregate, prepared, names)
+        let names: Vec<String> = names.cloned().collect();
+        let lasting = if names.is_empty() { vec![Vec::new()] } else { Vec::new() };
+        self.add_group_aggregate(aggregate, prepared, names, lasting)
     }
 
     fn add_group_aggregate(
@@ -182,6 +183,7 @@ impl Chooser<'_> {
         aggregate: &Aggregate,
         prepared: Prepared,
         names: Vec<String>,
+        lasting: Vec<Vec<ScalarValue>>,
     ) -> Result<NodeId> {
         let mode = self.mode(prepared.input);
         let keys = prepared.keys;
@@ -197,6 +199,7 @@ impl Chooser<'_> {
                     .zip(names.iter())
                     .map(|(key, name)| (plain(&given, *key), name.clone()))
                     .collect(),
+                lasting,
                 aggregates: prepared.calls,
                 input_schema: given,
                 schema: Arc::clone(&output),
@@ -236,6 +239,11 @@ impl Chooser<'_> {
         let schema = Arc::new(Schema::new(before.fields().iter().cloned().chain(added).collect::<Vec<_>>()));
         let number_type = aggregate.schema.field(exprs.len()).data_type();
         let sets = numbered_sets(sets, &exprs, number_type)?;
+        let nulls = aggregate.schema.fields().iter().take(exprs.len());
+        let nulls = nulls.map(|field| ScalarValue::try_from(field.data_type()).map_err(from_datafusion));
+        let nulls = nulls.collect::<Result<Vec<_>>>()?;
+        let empty = sets.iter().filter(|(kept, _)| !kept.contains(&true));
+        let lasting = empty.map(|(_, number)| [nulls.clone(), vec![number.clone()]].concat()).collect();
         let facts = self.facts[prepared.input].clone();
         let expand = Operator {
             semantics: format!("{:?} {sets:?}", prepared.keys),
@@ -254,7 +262,7 @@ impl Chooser<'_> {
         prepared.keys = (before.fields().len()..schema.fields().len()).collect();
         let names = aggregate.schema.fields().iter().take(exprs.len() + 1);
         let names = names.map(|field| field.name().clone()).collect();
-        self.add_group_aggregate(aggregate, prepared, names)
+        self.add_group_aggregate(aggregate, prepared, names, lasting)
     }
 
     /// Makes columns of everything that an aggregation needs, so that the exchange before it can
@@ -327,5 +335,5 @@ fn numbered_sets(
 
 /// Calls as text, for what makes an operator what it is.
 pub(super) fn call_texts(calls: &[AggregateCall]) -> String {
-    calls.iter().map(AggregateCall::describe).collect::<Vec<_>>().join(", ")
+    calls.iter().map(AggregateCall::semantics).collect::<Vec<_>>().join(", ")
 }
