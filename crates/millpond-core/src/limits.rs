@@ -4,6 +4,10 @@
 /// that a batch of wide rows stays in the cache and alignment waits little.
 pub const BATCH_ROWS_MAX: usize = 8192;
 
+/// Frozen rows that a task copies between two batches: about half of what a batch costs, so that a
+/// checkpoint of any size holds up no row for longer than a batch does.
+pub const DRAIN_ROWS: usize = 4096;
+
 /// Elements waiting in a channel between two tasks. Alignment costs at most the rows in flight,
 /// so channels are short; two would already keep both ends busy.
 pub const CHANNEL_ELEMENTS_MAX: usize = 4;

@@ -287,13 +287,13 @@ impl GroupAggregate {
 
     fn remember(&mut self, slots: &[u32], results: &[ArrayRef]) -> Result<()> {
         let first = FIRST_STATE + self.set.state_fields().len();
+        self.groups.mark_dirty(slots)?;
         let columns = self.groups.columns_mut();
         let emitted = columns[EMITTED].bools_mut();
         slots.iter().for_each(|slot| emitted[*slot as usize] = true);
         for (column, result) in columns[first..].iter_mut().zip(results) {
             column.store(slots, result)?;
         }
-        self.groups.mark_dirty(slots);
         Ok(())
     }
 

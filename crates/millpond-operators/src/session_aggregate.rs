@@ -239,7 +239,7 @@ impl SessionAggregate {
             part.resize(from.len());
             part.store(&places, &column.gather(&from)?)?;
         }
-        self.table.mark_dirty(&into);
+        self.table.mark_dirty(&into)?;
         self.set.merge(&mut self.table.columns_mut()[BOUNDS..], &into, &parts, &places);
         for (_, id, session) in &united {
             let (into, slot) = (self.sessions.at(*session).id, self.sessions.at(*session).slot);
@@ -261,7 +261,7 @@ impl SessionAggregate {
     /// Folds the rows that count into the states of their sessions.
     fn fold(&mut self, rows: &RecordBatch, keys: &[ArrayRef], sessions: &[u32]) -> Result<()> {
         let slots: Vec<u32> = sessions.iter().map(|session| self.sessions.at(*session).slot).collect();
-        self.table.mark_dirty(&slots);
+        self.table.mark_dirty(&slots)?;
         let (bounds, columns) = self.table.columns_mut().split_at_mut(BOUNDS);
         for (session, slot) in sessions.iter().zip(&slots) {
             let session = self.sessions.at(*session);

@@ -182,6 +182,8 @@ struct TemporalFilter {
     retractions: Option<Retractions>,
     /// Changes of the rows that are to be said, then the slots to be freed.
     said: Vec<(RowKind, u32)>,
+    /// Slots of rows that have just entered.
+    entered: Vec<u32>,
     free: Vec<u32>,
     time: EpochTime,
 }
@@ -227,6 +229,7 @@ impl TemporalFilter {
             leaving: BTreeSet::new(),
             retractions,
             said: Vec::new(),
+            entered: Vec::new(),
             free: Vec::new(),
             time: Timestamp::MIN,
         })
@@ -304,6 +307,7 @@ impl TemporalFilter {
     /// Says what has entered and left at the epoch's time.
     fn emit_next(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
         while self.said.len() < BATCH_ROWS_MAX && self.next_change() {}
+        self.mark_shown()?;
         let changes: Vec<(RowKind, u32)> = self.said.drain(..self.said.len().min(BATCH_ROWS_MAX)).collect();
         if changes.is_empty() {
             self.table.remove(&std::mem::take(&mut self.free))?;
@@ -322,6 +326,15 @@ impl TemporalFilter {
             false => ChangelogBatch::with_kinds(rows, kinds),
         });
         Ok(Progress::More)
+    }
+
+    /// Remembers that the consumer has the rows that have just entered.
+    fn mark_shown(&mut self) -> Result<()> {
+        let entered = std::mem::take(&mut self.entered);
+        self.table.mark_dirty(&entered)?;
+        let shown = self.table.columns_mut()[self.values.len()].bools_mut();
+        entered.iter().for_each(|slot| shown[*slot as usize] = true);
+        Ok(())
     }
 
     /// Says one change; whether there was one.
@@ -351,9 +364,7 @@ impl TemporalFilter {
             // It will never leave, so that it need not be known any more.
             self.free.push(slot);
         } else {
-            let shown = self.values.len();
-            self.table.mark_dirty(&[slot]);
-            self.table.columns_mut()[shown].bools_mut()[slot as usize] = true;
+            self.entered.push(slot);
             self.leaving.insert((until, slot));
         }
         true

@@ -9,14 +9,14 @@
 //! process(0) ─▶ out, More     stack: [resume 0] [process 1 out]  ─▶ …  ─▶ tails, then resume 0
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use millpond_core::{
     ChangelogBatch, EpochTime, Error, ErrorKind, OperatorMetrics, OperatorUid, Result, Timestamp, Watermark,
 };
 use millpond_operators::{InputIndex, Operator, OperatorContext, Progress};
-use millpond_state::StateStore;
+use millpond_state::{Scope, StateStore};
 
 use crate::snapshot::{FrozenOperator, FrozenTable, watermark_list};
 use crate::tail::Tails;
@@ -25,6 +25,15 @@ use crate::tail::Tails;
 pub(crate) struct Chain {
     links: Vec<Link>,
     stack: Vec<Work>,
+    /// Tables that are frozen and not yet copied.
+    undrained: VecDeque<Undrained>,
+}
+
+/// A frozen table: the place of its operator, its place among the operator's tables.
+struct Undrained {
+    link: usize,
+    table: usize,
+    base: bool,
 }
 
 /// An operator with what the task knows of it.
@@ -83,22 +92,24 @@ impl Link {
         }
     }
 
-    fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<FrozenOperator> {
-        let mut tables = Vec::new();
+    /// Freezes all tables; answers of each whether it was frozen as a base.
+    fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<(FrozenOperator, Vec<bool>)> {
+        let mut bases = Vec::new();
         for table in self.operator.tables() {
-            let def = table.def().clone();
-            let base = self.bases.remove(&def.name) || store.needs_base(&self.uid, &def.name, task);
-            let frozen = if base { table.freeze_all()? } else { table.freeze()? };
-            tables.push(FrozenTable { def, frozen, base });
+            let name = &table.def().name;
+            let base = self.bases.remove(name) || store.needs_base(&self.uid, name, task);
+            table.begin_freeze(if base { Scope::Everything } else { Scope::Changes })?;
+            bases.push(base);
         }
         let lists = watermark_list(task, self.context.watermark);
-        Ok(FrozenOperator { uid: self.uid.clone(), name: self.name.into(), tables, lists })
+        let tables = Vec::new();
+        Ok((FrozenOperator { uid: self.uid.clone(), name: self.name.into(), tables, lists }, bases))
     }
 }
 
 impl Chain {
     pub(crate) fn new(links: Vec<Link>) -> Self {
-        Self { links, stack: Vec::new() }
+        Self { links, stack: Vec::new(), undrained: VecDeque::new() }
     }
 
     /// The watermark that was in force at the head when the job was snapshotted.
@@ -206,9 +217,32 @@ impl Chain {
         self.links.iter().filter_map(|link| link.wake_at).min()
     }
 
-    /// Freezes all tables of all operators (invariant 6).
+    /// Freezes all tables of all operators (invariant 6). [`Chain::drain`] adds the tables.
     pub(crate) fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<Vec<FrozenOperator>> {
-        self.links.iter_mut().map(|link| link.freeze(task, store)).collect()
+        assert!(self.undrained.is_empty(), "one frozen set at a time");
+        let mut frozen = Vec::new();
+        for (at, link) in self.links.iter_mut().enumerate() {
+            let (operator, bases) = link.freeze(task, store)?;
+            let tables = bases.into_iter().enumerate();
+            self.undrained.extend(tables.map(|(table, base)| Undrained { link: at, table, base }));
+            frozen.push(operator);
+        }
+        Ok(frozen)
+    }
+
+    /// Copies about `rows` rows of what was frozen to the operators that [`Chain::freeze`] answered;
+    /// whether that was all.
+    pub(crate) fn drain(&mut self, frozen: &mut [FrozenOperator], rows: usize) -> Result<bool> {
+        let mut budget = rows;
+        while let Some(Undrained { link, table, base }) = self.undrained.front() {
+            let mut tables = self.links[*link].operator.tables();
+            let table = &mut tables[*table];
+            let Some(rows) = table.drain(&mut budget)? else { return Ok(false) };
+            let def = table.def().clone();
+            frozen[*link].tables.push(FrozenTable { def, frozen: rows, base: *base });
+            self.undrained.pop_front();
+        }
+        Ok(true)
     }
 
     /// The next snapshot must hold all of these tables: their last delta did not reach the store.

@@ -37,6 +37,8 @@ pub struct CheckpointReport {
     pub align: Duration,
     /// The longest freeze of a task: the pause that the snapshot costs.
     pub freeze: Duration,
+    /// The longest copying of frozen rows in a task, summed over the slices between its batches.
+    pub drain: Duration,
     /// The longest background work of a task.
     pub asynchronous: Duration,
     /// Bytes written for it.

@@ -1,11 +1,13 @@
 //! Snapshots: the frozen state of one task on its way to the store and into the metadata.
 //!
-//! At a barrier a task freezes (cheap), forwards the mark at once, and leaves the rest to a
-//! background thread: pre-commits of sinks first, because their committables are owed whatever
+//! At a barrier a task freezes (which copies nothing) and forwards the mark at once. Between the
+//! batches that follow it drains: it copies what was frozen, a slice at a time. The rest is left to
+//! a background thread: pre-commits of sinks first, because their committables are owed whatever
 //! becomes of the checkpoint, then the delta of each table.
 //!
 //! ```text
-//! task: freeze ──FrozenTask──▶ background: pre-commit, write_delta ──SnapshotEvent──▶ driver
+//! task: freeze ─ drain … drain ──FrozenTask──▶ background: pre-commit, write_delta ─┐
+//!                                              driver ◀──────────────SnapshotEvent──┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ pub(crate) struct FrozenTask {
     pub(crate) sinks: Vec<(OperatorUid, PreCommit)>,
     pub(crate) align: Duration,
     pub(crate) freeze: Duration,
+    pub(crate) drain: Duration,
 }
 
 /// The frozen state of an operator (or the positions of a source).
@@ -74,6 +77,7 @@ pub(crate) struct TaskSnapshot {
     pub(crate) rows: u64,
     pub(crate) align: Duration,
     pub(crate) freeze: Duration,
+    pub(crate) drain: Duration,
     pub(crate) asynchronous: Duration,
 }
 
@@ -112,8 +116,8 @@ impl FrozenTask {
             Writer { task, checkpoint, max_parallelism, store, background, lost: Vec::new(), failure: None };
         let operators = self.operators.into_iter().map(|operator| writer.write(operator)).collect();
         let Writer { lost, failure, .. } = writer;
-        let mut stored =
-            TaskSnapshot { operators, align: self.align, freeze: self.freeze, ..TaskSnapshot::default() };
+        let Self { align, freeze, drain, .. } = self;
+        let mut stored = TaskSnapshot { operators, align, freeze, drain, ..TaskSnapshot::default() };
         stored.weigh(checkpoint);
         stored.asynchronous = stopwatch.elapsed();
         let stored = failure.map_or(Ok(stored), Err);

@@ -177,6 +177,7 @@ impl SourceTask {
         self.find_splits().await?;
         match self.next_split() {
             Some(at) => self.read_within_budget(at).await,
+            None if self.body.is_draining() => self.drain().await,
             None => self.rest().await,
         }
     }
@@ -298,6 +299,7 @@ impl SourceTask {
         let mut refunded = pin!(gate.refunded());
         refunded.as_mut().enable();
         match gate.grant(self.body.epoch(), self.batch_rows) {
+            0 if self.body.is_draining() => self.drain().await,
             0 => tokio::select! {
                 control = self.control.recv() => control.ok_or_else(Error::cancelled).map(Some),
                 () = refunded => Ok(None),
@@ -308,6 +310,13 @@ impl SourceTask {
                 Ok(None)
             }
         }
+    }
+
+    /// There is nothing to read: a frozen snapshot uses the time.
+    async fn drain(&mut self) -> Result<Option<Control>> {
+        self.body.drain().await?;
+        tokio::task::yield_now().await;
+        Ok(None)
     }
 
     async fn read(&mut self, at: usize, granted: usize) -> Result<()> {

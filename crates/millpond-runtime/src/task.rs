@@ -2,18 +2,21 @@
 //!
 //! A task owns a chain of operators and its tails. Batches pass down the chain; at a mark each
 //! operator ends its epoch in order, sinks publish, a barrier freezes everything, and the mark
-//! goes on at once. Storing what was frozen is background work; one frozen set at a time: barrier
-//! *n + 1* waits until *n* is stored.
+//! goes on at once. What was frozen is copied a slice after each batch, and faster while no row
+//! comes; storing it is background work. One frozen set at a time: barrier *n + 1* waits until *n*
+//! is stored.
 //!
 //! ```text
-//! inputs ─align─▶ batch ─▶ chain ─▶ tails
+//! inputs ─align─▶ batch ─▶ chain ─▶ tails, drain a slice
 //!                 mark  ─▶ end_epoch … ─▶ freeze? ─▶ mark to the tails ─▶ "epoch passed"
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_core::clock::Stopwatch;
+use millpond_core::limits::DRAIN_ROWS;
 use millpond_core::{Barrier, ChangelogBatch, Clock, Epoch, EpochMark, Error, Result, TaskId};
 use millpond_operators::InputIndex;
 use millpond_state::StateStore;
@@ -50,13 +53,15 @@ pub(crate) struct TaskBody {
     context: TaskContext,
     epoch: Epoch,
     epoch_begun: bool,
+    /// What was frozen and is not yet all copied.
+    draining: Option<FrozenTask>,
     storing: Option<oneshot::Receiver<Result<LostTables>>>,
 }
 
 /// Drives a task whose rows come from other tasks until its inputs have ended.
 pub(crate) async fn run(mut inputs: AlignedInputs, mut body: TaskBody) -> Result<()> {
     loop {
-        match inputs.next().await? {
+        match next_element(&mut inputs, &mut body).await? {
             (Aligned::Batch(input, batch), _) => body.batch(input, batch).await?,
             (Aligned::Mark(mark), align) => {
                 let end = mark.end;
@@ -65,6 +70,18 @@ pub(crate) async fn run(mut inputs: AlignedInputs, mut body: TaskBody) -> Result
                     return body.finish().await;
                 }
             }
+        }
+    }
+}
+
+/// What the inputs give next; while they have nothing the task drains.
+async fn next_element(inputs: &mut AlignedInputs, body: &mut TaskBody) -> Result<(Aligned, Duration)> {
+    let mut next = pin!(inputs.next());
+    loop {
+        tokio::select! {
+            biased;
+            element = &mut next => return element,
+            () = tokio::task::yield_now(), if body.is_draining() => body.drain().await?,
         }
     }
 }
@@ -79,7 +96,9 @@ impl TaskBody {
         context: TaskContext,
     ) -> Self {
         context.signals.wake_at(number, chain.wake_at());
-        Self { id, number, end, chain, tails, context, epoch: Epoch(1), epoch_begun: false, storing: None }
+        let (epoch, epoch_begun) = (Epoch(1), false);
+        let (draining, storing) = (None, None);
+        Self { id, number, end, chain, tails, context, epoch, epoch_begun, draining, storing }
     }
 
     pub(crate) fn context(&self) -> &TaskContext {
@@ -97,7 +116,8 @@ impl TaskBody {
             self.epoch_begun = true;
             self.chain.open_epoch(self.context.gate.time(self.epoch, self.context.clock.now()));
         }
-        self.chain.push(&mut self.tails, input, batch).await
+        self.chain.push(&mut self.tails, input, batch).await?;
+        self.drain().await
     }
 
     /// The epoch has ended on all inputs; `source` is the state of the task's source.
@@ -124,10 +144,10 @@ impl TaskBody {
         if let Some(end) = self.end {
             self.context.signals.passed(end, mark.epoch);
         }
-        Ok(())
+        self.drain().await
     }
 
-    /// Freezes everything and leaves storing it to a background thread.
+    /// Freezes everything; it is copied and stored from now on.
     async fn snapshot(
         &mut self,
         barrier: Barrier,
@@ -138,14 +158,36 @@ impl TaskBody {
         let stopwatch = Stopwatch::start();
         let mut operators = self.chain.freeze(self.id.index, self.context.store.as_ref())?;
         operators.extend(source);
-        let frozen = FrozenTask {
+        self.draining = Some(FrozenTask {
             task: self.id,
             checkpoint: barrier.checkpoint,
             operators,
             sinks: self.tails.pre_commit(barrier.checkpoint)?,
             align,
             freeze: stopwatch.elapsed(),
-        };
+            drain: Duration::ZERO,
+        });
+        Ok(())
+    }
+
+    /// Whether something is frozen and not yet copied.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Copies some more of what is frozen; when that was all, leaves it to a background thread.
+    pub(crate) async fn drain(&mut self) -> Result<()> {
+        let Some(frozen) = &mut self.draining else { return Ok(()) };
+        let stopwatch = Stopwatch::start();
+        let all = self.chain.drain(&mut frozen.operators, DRAIN_ROWS)?;
+        frozen.drain += stopwatch.elapsed();
+        match self.draining.take_if(|_| all) {
+            Some(frozen) => self.start_storing(frozen).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn start_storing(&mut self, frozen: FrozenTask) -> Result<()> {
         if frozen.is_light() {
             let (event, _) = frozen.store(
                 self.context.store.as_ref(),
@@ -161,6 +203,10 @@ impl TaskBody {
 
     /// Waits until the last snapshot has been stored.
     async fn stored(&mut self) -> Result<()> {
+        while self.is_draining() {
+            self.drain().await?;
+            tokio::task::yield_now().await;
+        }
         if let Some(storing) = self.storing.take() {
             let lost = storing.await.unwrap_or_else(|_| Err(Error::cancelled()))?;
             self.chain.write_bases(lost);

@@ -485,6 +485,9 @@ struct CountTable {
     context: BuildContext,
     counts: BTreeMap<i64, i64>,
     dirty: BTreeSet<i64>,
+    frozen: Option<Delta>,
+    /// Rows of the frozen delta that wait for a call.
+    undrained: usize,
 }
 
 fn hash(key: i64) -> u64 {
@@ -501,7 +504,7 @@ impl CountTable {
             identity_columns: 1,
             partition_columns: vec![0],
         };
-        Self { def, context, counts: BTreeMap::new(), dirty: BTreeSet::new() }
+        Self { def, context, counts: BTreeMap::new(), dirty: BTreeSet::new(), frozen: None, undrained: 0 }
     }
     fn add(&mut self, key: i64) -> i64 {
         let group = key_group(hash(key), self.context.max_parallelism);
@@ -526,15 +529,24 @@ impl StateTable for CountTable {
     fn def(&self) -> &TableDef {
         &self.def
     }
-    fn freeze(&mut self) -> Result<Frozen> {
+    fn begin_freeze(&mut self, scope: Scope) -> Result<()> {
+        assert!(self.frozen.is_none(), "one frozen set at a time");
         let dirty = std::mem::take(&mut self.dirty);
-        let delta = self.delta(dirty.into_iter());
-        Ok(Frozen::new(move || Ok(delta)))
+        self.frozen = Some(match scope {
+            Scope::Changes => self.delta(dirty.into_iter()),
+            Scope::Everything => self.delta(self.counts.keys().copied()),
+        });
+        self.undrained = self.frozen.as_ref().map_or(0, |delta| delta.upserts.num_rows());
+        Ok(())
     }
-    fn freeze_all(&mut self) -> Result<Frozen> {
-        self.dirty.clear();
-        let delta = self.delta(self.counts.keys().copied());
-        Ok(Frozen::new(move || Ok(delta)))
+    /// A row a call, so that rows, marks and crashes come in between.
+    fn drain(&mut self, _budget: &mut usize) -> Result<Option<Frozen>> {
+        if self.undrained > 0 {
+            self.undrained -= 1;
+            return Ok(None);
+        }
+        let delta = self.frozen.take().expect("it was frozen before");
+        Ok(Some(Frozen::new(move || Ok(delta))))
     }
     fn load(&mut self, rows: &RecordBatch, range: KeyGroupRange) -> Result<()> {
         let (keys, counts) =

@@ -3,37 +3,38 @@
 //! A key index and one state column per value, with dirty tracking: which rows changed, and which
 //! stored rows went, since the last freeze. A row that came and went between two freezes is in
 //! neither; a stored row that went and came back is an upsert only.
+//!
+//! A freeze copies nothing: see [`freezing`].
 
-use arrow::array::{ArrayRef, BooleanArray};
-use arrow::compute::{concat, filter};
+mod freezing;
+
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef};
 use millpond_core::Result;
 use millpond_core::key::stable_hashes;
 
+use self::freezing::{DIRTY, Freezing, STORED};
 use crate::column::StateColumn;
-use crate::key_index::{KeyIndex, NO_SLOT};
+use crate::key_index::KeyIndex;
+
+pub(crate) use self::freezing::{Changes, Piece};
 
 /// Rows of state, each under its key.
 #[derive(Debug)]
 pub struct KeyedRows {
     index: KeyIndex,
     columns: Vec<StateColumn>,
-    dirty: Vec<bool>,
+    /// What is known of each slot: whether it is dirty or frozen, and whether the store knows its
+    /// key, as of the last freeze or load.
+    flags: Vec<u8>,
+    /// Which of the two bits of [`DIRTY`] now means "dirty"; the other one means "frozen".
+    dirty_bit: u8,
     dirty_slots: Vec<u32>,
-    /// Whether the store knows the slot's key, as of the last freeze or load.
-    stored: Vec<bool>,
     stored_rows: usize,
     /// Keys of stored rows that were removed since the last freeze.
-    gone: Vec<Vec<ArrayRef>>,
-}
-
-/// What changed, as columns: of upserts all, of deletes the keys.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    pub(crate) upserts: Vec<ArrayRef>,
-    pub(crate) upsert_rows: usize,
-    pub(crate) deletes: Vec<ArrayRef>,
-    pub(crate) delete_rows: usize,
+    gone: Vec<Piece>,
+    /// What was frozen and is not yet copied.
+    freezing: Option<Freezing>,
 }
 
 impl KeyedRows {
@@ -44,11 +45,12 @@ impl KeyedRows {
         Ok(Self {
             index: KeyIndex::new(keys)?,
             columns: values.iter().map(|field| StateColumn::new(field)).collect(),
-            dirty: Vec::new(),
+            flags: Vec::new(),
+            dirty_bit: DIRTY & DIRTY.wrapping_neg(),
             dirty_slots: Vec::new(),
-            stored: Vec::new(),
             stored_rows: 0,
             gone: Vec::new(),
+            freezing: None,
         })
     }
 
@@ -73,8 +75,7 @@ impl KeyedRows {
         slots: &mut Vec<u32>,
     ) -> Result<()> {
         self.upsert(keys, hashes, groups, slots)?;
-        self.mark_dirty(slots);
-        Ok(())
+        self.mark_dirty(slots)
     }
 
     /// These groups are gone: their numbers mean other groups from now on.
@@ -92,31 +93,44 @@ impl KeyedRows {
         &self.columns
     }
 
-    /// The value columns, to be changed at slots that are dirty.
+    /// The value columns, to be changed at slots that are dirty: a row that is frozen and not yet
+    /// copied was copied when it became dirty again.
     pub fn columns_mut(&mut self) -> &mut [StateColumn] {
         &mut self.columns
     }
 
-    /// Remembers that these rows change.
-    pub fn mark_dirty(&mut self, slots: &[u32]) {
+    /// Says that these rows are going to change.
+    pub fn mark_dirty(&mut self, slots: &[u32]) -> Result<()> {
+        let known = self.dirty_slots.len();
         for slot in slots {
-            let dirty = &mut self.dirty[*slot as usize];
-            if !*dirty {
-                *dirty = true;
+            let flags = &mut self.flags[*slot as usize];
+            if *flags & self.dirty_bit == 0 {
+                *flags |= self.dirty_bit;
                 self.dirty_slots.push(*slot);
             }
+        }
+        match &self.freezing {
+            Some(_) if self.dirty_slots.len() > known => {
+                let touched = self.dirty_slots[known..].to_vec();
+                self.copy_before_write(touched)
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
     /// Removes rows; each slot must hold one.
     pub fn remove(&mut self, slots: &[u32]) -> Result<()> {
-        let stored: Vec<u32> = slots.iter().copied().filter(|slot| self.stored[*slot as usize]).collect();
+        if self.freezing.is_some() {
+            self.copy_before_write(slots.to_vec())?;
+        }
+        let is_stored = |slot: &u32| self.flags[*slot as usize] & STORED != 0;
+        let stored: Vec<u32> = slots.iter().copied().filter(is_stored).collect();
         if !stored.is_empty() {
-            self.gone.push(self.index.keys(&stored)?);
+            self.gone.push(Piece { columns: self.index.keys(&stored)?, rows: stored.len() });
         }
         for slot in slots {
             self.index.remove(*slot);
-            self.stored[*slot as usize] = false;
+            self.flags[*slot as usize] &= !STORED;
         }
         self.stored_rows -= stored.len();
         Ok(())
@@ -145,44 +159,8 @@ impl KeyedRows {
     /// Bytes held in memory, estimated.
     pub fn bytes(&self) -> usize {
         let columns: usize = self.columns.iter().map(StateColumn::bytes).sum();
-        self.index.bytes() + columns + self.dirty.capacity() * 2 + self.dirty_slots.capacity() * 4
-    }
-
-    /// Keys of all rows that the store knows, of live ones and of those that are gone since.
-    pub(crate) fn stored_keys(&mut self) -> Result<Vec<ArrayRef>> {
-        let gone = self.take_gone()?;
-        let mut stored = self.live_slots(0, usize::MAX);
-        stored.retain(|slot| self.stored[*slot as usize]);
-        let keys = self.index.keys(&stored)?;
-        match (stored.is_empty(), gone.is_empty()) {
-            (_, true) => Ok(keys),
-            (true, false) => Ok(gone),
-            (false, false) => keys.iter().zip(&gone).map(|(keys, gone)| Ok(concat(&[keys, gone])?)).collect(),
-        }
-    }
-
-    /// How many of the rows the store knows; with those that are gone since.
-    pub(crate) fn is_stored(&self) -> bool {
-        self.stored_rows > 0 || !self.gone.is_empty()
-    }
-
-    /// Takes what changed since the last time, and starts anew.
-    pub(crate) fn take_changes(&mut self) -> Result<Changes> {
-        let slots = std::mem::take(&mut self.dirty_slots);
-        slots.iter().for_each(|slot| self.dirty[*slot as usize] = false);
-        let live: Vec<u32> = slots.into_iter().filter(|slot| self.index.is_live(*slot)).collect();
-        let deletes = self.take_gone()?;
-        let delete_rows = deletes.first().map_or(0, |column| column.len());
-        Ok(Changes { upserts: self.store(&live)?, upsert_rows: live.len(), deletes, delete_rows })
-    }
-
-    /// Takes everything as upserts, and starts anew.
-    pub(crate) fn take_all(&mut self) -> Result<Changes> {
-        self.dirty_slots.clear();
-        self.dirty.fill(false);
-        self.gone.clear();
-        let live = self.live_slots(0, usize::MAX);
-        Ok(Changes { upserts: self.store(&live)?, upsert_rows: live.len(), ..Changes::default() })
+        let frozen = self.freezing.as_ref().map_or(0, Freezing::bytes);
+        self.index.bytes() + columns + self.flags.capacity() + self.dirty_slots.capacity() * 4 + frozen
     }
 
     /// Puts back rows of a snapshot: keys and values in the order of the columns. They are clean.
@@ -204,52 +182,28 @@ impl KeyedRows {
         groups: Option<&[u32]>,
         slots: &mut Vec<u32>,
     ) -> Result<()> {
-        let before = self.dirty.len();
+        let before = self.flags.len();
         let created = self.index.upsert_in_groups(keys, hashes, groups, slots)?;
         let total = self.index.slots();
         if total > before {
             self.columns.iter_mut().for_each(|column| column.resize(total));
-            self.dirty.resize(total, false);
-            self.stored.resize(total, false);
+            self.flags.resize(total, 0);
         }
         for slot in created.into_iter().filter(|slot| (*slot as usize) < before) {
             self.columns.iter_mut().for_each(|column| column.reset(slot));
+            self.forget_frozen(slot);
         }
         Ok(())
     }
 
-    /// The whole rows at `slots`, which the store knows from now on.
-    fn store(&mut self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
-        self.mark_stored(slots);
-        let mut arrays = self.index.keys(slots)?;
-        for column in &self.columns {
-            arrays.push(column.gather(slots)?);
-        }
-        Ok(arrays)
-    }
-
     fn mark_stored(&mut self, slots: &[u32]) {
         for slot in slots {
-            let stored = &mut self.stored[*slot as usize];
-            self.stored_rows += usize::from(!*stored);
-            *stored = true;
+            let flags = &mut self.flags[*slot as usize];
+            self.stored_rows += usize::from(*flags & STORED == 0);
+            *flags |= STORED;
         }
-    }
-
-    /// Keys of stored rows that are gone for good: a key that came back is an upsert.
-    fn take_gone(&mut self) -> Result<Vec<ArrayRef>> {
-        let gone = std::mem::take(&mut self.gone);
-        let Some(first) = gone.first() else { return Ok(Vec::new()) };
-        let mut keys = Vec::with_capacity(first.len());
-        for column in 0..first.len() {
-            let parts: Vec<&dyn arrow::array::Array> =
-                gone.iter().map(|part| part[column].as_ref()).collect();
-            keys.push(concat(&parts)?);
-        }
-        let Some(rows) = keys.first().map(|column| column.len()) else { return Ok(keys) };
-        let mut slots = Vec::new();
-        self.index.find(&keys, &stable_hashes(&keys, rows)?, &mut slots)?;
-        let absent: BooleanArray = slots.iter().map(|slot| Some(*slot == NO_SLOT)).collect();
-        keys.iter().map(|column| Ok(filter(column, &absent)?)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

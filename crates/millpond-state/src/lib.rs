@@ -39,6 +39,6 @@ pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
     StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,
 };
-pub use table::{Delta, Frozen, StateTable, TableDef, TableKind};
+pub use table::{Delta, Frozen, Scope, StateTable, TableDef, TableKind};
 pub use value_table::ValueTable;
 pub use window_table::WindowTable;

@@ -36,7 +36,7 @@ pub use self::chunk::{Partners, RowId};
 pub use self::keys::Keys;
 use self::keys::{EncodedKeys, KeyEncoder};
 use self::persisted::Layout;
-use crate::table::{Delta, Frozen, StateTable, TableDef};
+use crate::table::{Delta, Frozen, Scope, StateTable, TableDef};
 
 /// What a multimap table holds.
 #[derive(Debug, Clone)]
@@ -76,6 +76,8 @@ pub struct MultimapTable {
     reported: Vec<u32>,
     /// Such rows of chunks that are themselves gone.
     gone: Vec<Slice>,
+    /// What was added and what is gone, as of a freeze.
+    frozen: Option<(Vec<Slice>, Vec<Slice>)>,
     live: usize,
     /// Sparse chunks whose rows wait for [`MultimapTable::settle`].
     sparse: Vec<u32>,
@@ -150,6 +152,7 @@ impl MultimapTable {
             dirty_from: RowId { chunk: 0, row: 0 },
             reported: Vec::new(),
             gone: Vec::new(),
+            frozen: None,
             live: 0,
             sparse: Vec::new(),
             places: Vec::new(),
@@ -475,23 +478,30 @@ impl StateTable for MultimapTable {
     }
 
     /// Shares the batches added since the last freeze; they are put together by [`Frozen`].
-    fn freeze(&mut self) -> Result<Frozen> {
-        let (added, gone) = (self.live_from(self.dirty_from), self.take_gone());
+    fn begin_freeze(&mut self, scope: Scope) -> Result<()> {
+        assert!(self.frozen.is_none(), "one frozen set at a time");
+        let mut gone = self.take_gone();
+        if scope == Scope::Everything {
+            gone.clear();
+            self.dirty_from = RowId { chunk: 0, row: 0 };
+        }
+        self.frozen = Some((self.live_from(self.dirty_from), gone));
         self.dirty_from = self.end();
+        Ok(())
+    }
+
+    fn drain(&mut self, _budget: &mut usize) -> Result<Option<Frozen>> {
+        let Some((added, gone)) = self.frozen.take() else {
+            return Err(Error::internal(format!("state table {:?} is not frozen", self.spec.name)));
+        };
         let layout = self.layout.clone();
-        Ok(Frozen::new(move || {
+        Ok(Some(Frozen::new(move || {
             Ok(Delta {
                 upserts: layout.rows(&added)?,
                 deletes: layout.identities(&gone)?,
                 expired_through: None,
             })
-        }))
-    }
-
-    fn freeze_all(&mut self) -> Result<Frozen> {
-        self.take_gone();
-        self.dirty_from = RowId { chunk: 0, row: 0 };
-        self.freeze()
+        })))
     }
 
     fn load(&mut self, rows: &RecordBatch, range: KeyGroupRange) -> Result<()> {

@@ -51,8 +51,17 @@ impl Delta {
     }
 }
 
-/// A frozen dirty set. Taking it costs the task only pointer swaps where the table can;
-/// [`Frozen::into_delta`] does the rest on a background thread.
+/// What a freeze is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What changed since the last freeze or load: a delta.
+    Changes,
+    /// All rows, without deletes: a base.
+    Everything,
+}
+
+/// A frozen set of rows, copied out of the table; [`Frozen::into_delta`] does the rest on a
+/// background thread.
 pub struct Frozen(Box<dyn FnOnce() -> Result<Delta> + Send>);
 
 impl Frozen {
@@ -76,11 +85,23 @@ impl std::fmt::Debug for Frozen {
 pub trait StateTable: Send {
     /// Name, kind and columns.
     fn def(&self) -> &TableDef;
-    /// Takes the set of rows changed since the last freeze (or load) and starts a new one
-    /// (invariant 6: once per checkpoint).
-    fn freeze(&mut self) -> Result<Frozen>;
-    /// Everything, as one delta without deletes: a base.
-    fn freeze_all(&mut self) -> Result<Frozen>;
+    /// Fixes the set of rows in the scope and starts a new dirty set (invariant 6: once per
+    /// checkpoint). It copies nothing: [`StateTable::drain`] does, bit by bit, while the table is
+    /// used. The last frozen set must have been drained.
+    fn begin_freeze(&mut self, scope: Scope) -> Result<()>;
+    /// Copies rows of the frozen set, about as many as the budget says, which shrinks accordingly;
+    /// answers the set when it is complete. A row that changes before it is copied is copied first.
+    fn drain(&mut self, budget: &mut usize) -> Result<Option<Frozen>>;
+    /// What changed since the last freeze, at once.
+    fn freeze(&mut self) -> Result<Frozen> {
+        self.begin_freeze(Scope::Changes)?;
+        drain_all(self)
+    }
+    /// Everything, at once.
+    fn freeze_all(&mut self) -> Result<Frozen> {
+        self.begin_freeze(Scope::Everything)?;
+        drain_all(self)
+    }
     /// Puts back rows of a snapshot (the table's schema). Rows outside `range` are ignored;
     /// loaded rows are clean.
     fn load(&mut self, rows: &RecordBatch, range: KeyGroupRange) -> Result<()>;
@@ -88,4 +109,12 @@ pub trait StateTable: Send {
     fn rows(&self) -> usize;
     /// Bytes held in memory, estimated.
     fn bytes(&self) -> usize;
+}
+
+fn drain_all<T: StateTable + ?Sized>(table: &mut T) -> Result<Frozen> {
+    loop {
+        if let Some(frozen) = table.drain(&mut { usize::MAX })? {
+            return Ok(frozen);
+        }
+    }
 }

@@ -11,8 +11,8 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Int64Type};
 use millpond_core::{Error, KeyGroupRange, Result};
 
-use crate::keyed_rows::{Changes, KeyedRows};
-use crate::table::{Frozen, StateTable, TableDef, TableKind};
+use crate::keyed_rows::{Changes, KeyedRows, Piece};
+use crate::table::{Frozen, Scope, StateTable, TableDef, TableKind};
 use crate::value_table::{frozen, owned_rows, rows_of};
 
 /// A table of kind [`TableKind::Window`]. Column 0 of its schema is the window end.
@@ -26,7 +26,19 @@ pub struct WindowTable {
     /// Windows up to here were dropped at any time: none of them may come back.
     dropped_through: i64,
     /// Keys of stored rows of windows that were removed since the last freeze.
-    removed: Vec<(i64, Vec<ArrayRef>)>,
+    removed: Vec<(i64, Vec<Piece>)>,
+    freezing: Option<FreezingWindows>,
+}
+
+/// Frozen windows on their way out.
+#[derive(Debug)]
+struct FreezingWindows {
+    /// Ends of windows that are frozen; their rows are still to be copied.
+    ends: Vec<i64>,
+    /// Windows that were dropped meanwhile, but belong to the frozen set.
+    dropped: Vec<(i64, KeyedRows)>,
+    changes: Vec<(Option<i64>, Changes)>,
+    expired_through: Option<i64>,
 }
 
 impl WindowTable {
@@ -46,6 +58,7 @@ impl WindowTable {
             expired_through: None,
             dropped_through: i64::MIN,
             removed: Vec::new(),
+            freezing: None,
         })
     }
 
@@ -90,6 +103,12 @@ impl WindowTable {
     /// Takes one window out; it must not come back before the next freeze.
     pub fn remove(&mut self, end: i64) -> Result<Option<KeyedRows>> {
         let Some(mut rows) = self.windows.remove(&end) else { return Ok(None) };
+        if rows.is_freezing()
+            && let Some(freezing) = &mut self.freezing
+        {
+            let changes = rows.drain(&mut { usize::MAX })?;
+            freezing.changes.extend(changes.map(|changes| (Some(end), changes)));
+        }
         if rows.is_stored() {
             self.removed.push((end, rows.stored_keys()?));
         }
@@ -103,6 +122,11 @@ impl WindowTable {
             if rows.is_stored() {
                 self.expired_through = self.expired_through.max(Some(window));
             }
+            if rows.is_freezing()
+                && let Some(freezing) = &mut self.freezing
+            {
+                freezing.dropped.push((window, rows));
+            }
         }
         self.dropped_through = self.dropped_through.max(end);
     }
@@ -113,29 +137,45 @@ impl StateTable for WindowTable {
         &self.def
     }
 
-    fn freeze(&mut self) -> Result<Frozen> {
-        let mut changes = Vec::new();
+    fn begin_freeze(&mut self, scope: Scope) -> Result<()> {
+        assert!(self.freezing.is_none(), "one frozen set at a time");
+        let (removed, expired_through) = (std::mem::take(&mut self.removed), self.expired_through.take());
+        let mut freezing =
+            FreezingWindows { ends: Vec::new(), dropped: Vec::new(), changes: Vec::new(), expired_through };
+        match scope {
+            Scope::Changes => freezing.changes.extend(
+                removed.into_iter().map(|(end, gone)| (Some(end), Changes { gone, ..Changes::default() })),
+            ),
+            Scope::Everything => freezing.expired_through = None,
+        }
         for (end, rows) in &mut self.windows {
-            let change = rows.take_changes()?;
-            if change.upsert_rows + change.delete_rows > 0 {
-                changes.push((Some(*end), change));
+            if scope == Scope::Everything || rows.has_changes() {
+                rows.begin_freeze(scope);
+                freezing.ends.push(*end);
             }
         }
-        for (end, deletes) in std::mem::take(&mut self.removed) {
-            let delete_rows = deletes.first().map_or(0, |column| column.len());
-            changes.push((Some(end), Changes { deletes, delete_rows, ..Changes::default() }));
-        }
-        frozen(&self.def, changes, self.expired_through.take())
+        self.freezing = Some(freezing);
+        Ok(())
     }
 
-    fn freeze_all(&mut self) -> Result<Frozen> {
-        let mut changes = Vec::new();
-        for (end, rows) in &mut self.windows {
-            changes.push((Some(*end), rows.take_all()?));
+    fn drain(&mut self, budget: &mut usize) -> Result<Option<Frozen>> {
+        let Some(freezing) = &mut self.freezing else {
+            return Err(Error::internal(format!("state table {:?} is not frozen", self.def.name)));
+        };
+        while let Some((end, rows)) = freezing.dropped.last_mut() {
+            let Some(changes) = rows.drain(budget)? else { return Ok(None) };
+            freezing.changes.push((Some(*end), changes));
+            freezing.dropped.pop();
         }
-        self.expired_through = None;
-        self.removed.clear();
-        frozen(&self.def, changes, None)
+        while let Some(end) = freezing.ends.last() {
+            if let Some(rows) = self.windows.get_mut(end).filter(|rows| rows.is_freezing()) {
+                let Some(changes) = rows.drain(budget)? else { return Ok(None) };
+                freezing.changes.push((Some(*end), changes));
+            }
+            freezing.ends.pop();
+        }
+        let done = self.freezing.take();
+        Ok(done.map(|done| frozen(&self.def, done.changes, done.expired_through)))
     }
 
     fn load(&mut self, rows: &RecordBatch, range: KeyGroupRange) -> Result<()> {
@@ -160,7 +200,8 @@ impl StateTable for WindowTable {
     }
 
     fn bytes(&self) -> usize {
-        self.windows.values().map(KeyedRows::bytes).sum()
+        let dropped = self.freezing.iter().flat_map(|freezing| &freezing.dropped).map(|(_, rows)| rows);
+        self.windows.values().chain(dropped).map(KeyedRows::bytes).sum()
     }
 }
 
@@ -232,6 +273,37 @@ mod tests {
         let column = |i: usize| delta.deletes.column(i).as_primitive::<Int64Type>().values().to_vec();
         assert_eq!((column(0), column(1)), (vec![10, 10], vec![1, 2]));
         assert_eq!((delta.upserts.num_rows(), StateTable::rows(&table)), (0, 1));
+    }
+
+    fn sorted(batch: &RecordBatch) -> Vec<(i64, i64)> {
+        let column = |i: usize| batch.column(i).as_primitive::<Int64Type>().values().to_vec();
+        let mut rows: Vec<_> = column(0).into_iter().zip(column(1)).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    #[test]
+    fn windows_that_go_while_they_are_drained_are_in_the_frozen_set_and_deleted_by_the_next() {
+        let mut table = table();
+        add(&mut table, 10, &[1, 2, 3]);
+        add(&mut table, 20, &[4, 5]);
+        add(&mut table, 30, &[6]);
+        table.begin_freeze(Scope::Changes).unwrap();
+        assert!(table.drain(&mut 2).unwrap().is_none());
+        table.drop_through(10);
+        add(&mut table, 20, &[4, 7]);
+        assert_eq!(table.remove(20).unwrap().unwrap().len(), 3);
+        let mut frozen = None;
+        while frozen.is_none() {
+            frozen = table.drain(&mut 1).unwrap();
+        }
+        let delta = frozen.unwrap().into_delta().unwrap();
+        assert_eq!(sorted(&delta.upserts), [(10, 1), (10, 2), (10, 3), (20, 4), (20, 5), (30, 6)]);
+        assert!(delta.upserts.column(2).as_primitive::<Int64Type>().values().iter().all(|n| *n == 1));
+        assert_eq!((delta.deletes.num_rows(), delta.expired_through), (0, None));
+        let next = table.freeze().unwrap().into_delta().unwrap();
+        assert_eq!(sorted(&next.deletes), [(20, 4), (20, 5)]);
+        assert_eq!((next.upserts.num_rows(), next.expired_through), (0, Some(10)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::session::Session;
 
 type Row = Vec<Option<String>>;
 
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "job id",
     "checkpoint id",
     "trigger",
@@ -24,6 +24,7 @@ const COLUMNS: [&str; 13] = [
     "rows",
     "align",
     "freeze",
+    "drain",
     "asynchronous",
     "total bytes",
     "incremental",
@@ -66,6 +67,7 @@ impl Session {
             Some(report.rows.to_string()),
             Some(duration(report.align)),
             Some(micros(report.freeze)),
+            Some(micros(report.drain)),
             Some(duration(report.asynchronous)),
             Some(report.total_bytes.to_string()),
             report.incremental_ratio().map(percent),
@@ -112,8 +114,8 @@ impl Session {
             rows_of(metadata).to_string(),
         ];
         row.splice(..texts.len(), texts.map(Some));
-        row[10] = Some(bytes_of(metadata).to_string());
-        row[12] = Some(self.age(metadata.completed_at));
+        row[11] = Some(bytes_of(metadata).to_string());
+        row[COLUMNS.len() - 1] = Some(self.age(metadata.completed_at));
         row
     }
 

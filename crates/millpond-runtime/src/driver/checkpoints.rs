@@ -220,6 +220,7 @@ impl Driver {
             duration: started.stopwatch.elapsed(),
             align: snapshots().map(|snapshot| snapshot.align).max().unwrap_or_default(),
             freeze: snapshots().map(|snapshot| snapshot.freeze).max().unwrap_or_default(),
+            drain: snapshots().map(|snapshot| snapshot.drain).max().unwrap_or_default(),
             asynchronous: snapshots().map(|snapshot| snapshot.asynchronous).max().unwrap_or_default(),
             bytes: snapshots().map(|snapshot| snapshot.bytes).sum(),
             rows: snapshots().map(|snapshot| snapshot.rows).sum(),
