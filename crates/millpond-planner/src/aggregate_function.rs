@@ -4,11 +4,12 @@
 //! delegate to DataFusion's, over an argument wide enough to be exact, and cast the result; overflow
 //! of the result type is an error. What DataFusion lacks or defines otherwise is [`native`].
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type};
 use datafusion::common::{DataFusionError, ScalarValue, plan_err};
 use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
@@ -156,6 +157,32 @@ impl Exact {
     }
 }
 
+/// Makes DataFusion's accumulator.
+type Make = fn(&AggregateUDF, AccumulatorArgs) -> Result<Box<dyn Accumulator>, DataFusionError>;
+
+impl Exact {
+    fn wrapped(
+        &self,
+        arguments: AccumulatorArgs,
+        make: Make,
+    ) -> Result<Box<dyn Accumulator>, DataFusionError> {
+        let input = arguments.expr_fields[0].data_type();
+        let (argument, result) = self.inner_fields(input)?;
+        let schema = arrow::datatypes::Schema::new(vec![Arc::clone(&argument)]);
+        let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("argument", 0));
+        let wide_arguments = AccumulatorArgs {
+            return_field: result,
+            schema: &schema,
+            expr_fields: &[Arc::clone(&argument)],
+            exprs: &[column],
+            ..arguments.clone()
+        };
+        let inner = make(&self.inner, wide_arguments)?;
+        let wide = argument.data_type().clone();
+        Ok(Box::new(ExactAccumulator { inner, wide, result: arguments.return_field.data_type().clone() }))
+    }
+}
+
 impl AggregateUDFImpl for Exact {
     fn name(&self) -> &str {
         self.name
@@ -187,19 +214,18 @@ impl AggregateUDFImpl for Exact {
         }
     }
     fn accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>, DataFusionError> {
-        let input = arguments.expr_fields[0].data_type();
-        let (argument, result) = self.inner_fields(input)?;
-        let schema = arrow::datatypes::Schema::new(vec![Arc::clone(&argument)]);
-        let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new("argument", 0));
-        let inner = self.inner.accumulator(AccumulatorArgs {
-            return_field: result,
-            schema: &schema,
-            expr_fields: &[Arc::clone(&argument)],
-            exprs: &[column],
-            ..arguments.clone()
-        })?;
-        let wide = argument.data_type().clone();
-        Ok(Box::new(ExactAccumulator { inner, wide, result: arguments.return_field.data_type().clone() }))
+        self.wrapped(arguments, |inner, arguments| inner.accumulator(arguments))
+    }
+    fn create_sliding_accumulator(
+        &self,
+        arguments: AccumulatorArgs,
+    ) -> Result<Box<dyn Accumulator>, DataFusionError> {
+        if arguments.expr_fields[0].data_type().is_floating() {
+            let result = arguments.return_field.data_type().clone();
+            let is_average = self.function == AggregateFunction::Avg;
+            return Ok(Box::new(SlidingFloats { values: VecDeque::new(), is_average, result }));
+        }
+        self.wrapped(arguments, |inner, arguments| inner.create_sliding_accumulator(arguments))
     }
     fn state_fields(&self, arguments: StateFieldsArgs) -> Result<Vec<FieldRef>, DataFusionError> {
         let (argument, result) = self.inner_fields(arguments.input_fields[0].data_type())?;
@@ -237,6 +263,56 @@ impl Accumulator for ExactAccumulator {
     }
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<(), DataFusionError> {
         self.inner.merge_batch(states)
+    }
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<(), DataFusionError> {
+        self.inner.retract_batch(&[checked_cast(&values[0], &self.wide)?])
+    }
+    fn supports_retract_batch(&self) -> bool {
+        self.inner.supports_retract_batch()
+    }
+}
+
+/// SUM or AVG of a sliding frame of FLOATs or DOUBLEs: added anew, since what NaN, an infinity or
+/// rounding did to a sum cannot be taken back.
+#[derive(Debug)]
+struct SlidingFloats {
+    values: VecDeque<Option<f64>>,
+    is_average: bool,
+    result: DataType,
+}
+
+impl Accumulator for SlidingFloats {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<(), DataFusionError> {
+        let values = checked_cast(&values[0], &DataType::Float64)?;
+        self.values.extend(values.as_primitive::<Float64Type>().iter());
+        Ok(())
+    }
+    /// A frame slides along its rows: the first ones leave it.
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<(), DataFusionError> {
+        self.values.drain(..values[0].len().min(self.values.len()));
+        Ok(())
+    }
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+    fn evaluate(&mut self) -> Result<ScalarValue, DataFusionError> {
+        let there: Vec<f64> = self.values.iter().flatten().copied().collect();
+        let sum: f64 = there.iter().sum();
+        let value = match (there.is_empty(), self.is_average) {
+            (true, _) => None,
+            (false, true) => Some(sum / there.len() as f64),
+            (false, false) => Some(sum),
+        };
+        ScalarValue::Float64(value).cast_to(&self.result)
+    }
+    fn size(&self) -> usize {
+        size_of_val(self) + self.values.capacity() * size_of::<Option<f64>>()
+    }
+    fn state(&mut self) -> Result<Vec<ScalarValue>, DataFusionError> {
+        plan_err!("the aggregate of a frame has no state")
+    }
+    fn merge_batch(&mut self, _states: &[ArrayRef]) -> Result<(), DataFusionError> {
+        plan_err!("the aggregate of a frame is not merged")
     }
 }
 

@@ -307,6 +307,25 @@ impl Accumulator for Collected {
             false => self.push(&values[..width]),
         }
     }
+    /// A frame slides along its rows: the first ones leave it.
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<(), DataFusionError> {
+        let mut leaving = values.first().map_or(0, |column| column.len());
+        while leaving > 0 {
+            let Some(first) = self.batches.first_mut() else {
+                return Err(DataFusionError::Internal(format!("{} lacks rows to take back", self.call.name)));
+            };
+            let rows = first.num_rows().min(leaving);
+            leaving -= rows;
+            match rows == first.num_rows() {
+                true => drop(self.batches.remove(0)),
+                false => *first = first.slice(rows, first.num_rows() - rows),
+            }
+        }
+        Ok(())
+    }
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
     fn evaluate(&mut self) -> Result<ScalarValue, DataFusionError> {
         let result =
             one_group(&self.call, &self.schema, &self.batches, ChangelogMode::Append).map_err(carried)?;
