@@ -17,6 +17,7 @@ pub mod join;
 pub mod operator;
 pub mod processing_time;
 pub mod quick_time;
+pub mod remember;
 pub mod session_aggregate;
 pub mod sink_materialize;
 pub mod sql_text;
@@ -44,6 +45,7 @@ pub use operator::{
     Progress,
 };
 pub use processing_time::{ProcessingTimeFactory, WindowEnds};
+pub use remember::RememberFactory;
 pub use session_aggregate::SessionAggregateFactory;
 pub use sink_materialize::{Conflict, SinkMaterializeFactory};
 pub use stateless::{BatchFunction, Stateless};

@@ -10,6 +10,7 @@ mod calc;
 mod join;
 mod processing_time;
 mod rank;
+mod remember;
 mod rows;
 mod sink;
 mod source;

@@ -84,7 +84,7 @@ pub(crate) fn kinds_of(node: &NodeKind, mode: ChangelogMode, inputs: &[ChangeKin
         NodeKind::Source { .. } | NodeKind::Rows { .. } => every,
         NodeKind::Exchange(_) | NodeKind::Sink(_) | NodeKind::Client => of_inputs,
         NodeKind::Operator(factory) => match factory.name() {
-            "Calc" | "Union" => of_inputs,
+            "Calc" | "Remember" | "Union" => of_inputs,
             // A group of rows that only come is never empty again.
             "GroupAggregate" => ChangeKinds { updates: true, deletes: of_inputs != ChangeKinds::default() },
             // A pair comes or goes; it is never said to have changed.

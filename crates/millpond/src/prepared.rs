@@ -58,6 +58,11 @@ impl Session {
 }
 
 impl PreparedQuery {
+    /// The tables that the query names, also those of which the plan needs nothing.
+    pub fn tables(&self) -> Result<Vec<String>> {
+        self.planner.tables_read(&self.query)
+    }
+
     /// All columns of a table that the query reads.
     pub fn table_schema(&self, table: &str) -> Result<SchemaRef> {
         match self.planner.catalog.resolve(table)? {

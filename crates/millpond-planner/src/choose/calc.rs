@@ -22,11 +22,11 @@ use crate::stream_plan::{NodeId, StateBound};
 /// What a Calc computes, over the columns of its input.
 #[derive(Debug, Clone)]
 pub(super) struct Calc {
-    input: NodeId,
-    projection: Vec<Arc<dyn PhysicalExpr>>,
-    filter: Option<Arc<dyn PhysicalExpr>>,
-    schema: SchemaRef,
-    identity: Option<Identity>,
+    pub(super) input: NodeId,
+    pub(super) projection: Vec<Arc<dyn PhysicalExpr>>,
+    pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
+    pub(super) schema: SchemaRef,
+    pub(super) identity: Option<Identity>,
 }
 
 impl Calc {
@@ -38,6 +38,11 @@ impl Calc {
     /// Its input, and for each output column the input column that it is.
     pub(super) fn columns(&self) -> (NodeId, Vec<Option<usize>>) {
         (self.input, self.sources())
+    }
+
+    /// Whether a row that is taken back could be another one than the row that was given.
+    fn is_volatile(&self) -> bool {
+        self.projection.iter().chain(&self.filter).any(|expr| volatile_function(expr).is_some())
     }
 
     /// This Calc and the one below it as one; `None` if that would compute or filter twice.
@@ -183,7 +188,7 @@ impl Chooser<'_> {
         self.calc(input, input_schema, exprs, filter, Arc::new(Schema::new(fields)))
     }
 
-    fn add_calc(&mut self, calc: Calc) -> Result<NodeId> {
+    pub(super) fn add_calc(&mut self, calc: Calc) -> Result<NodeId> {
         // What selects from a shared source keeps its own uid, whatever else is read.
         if let Some(below) = self.calcs.get(&calc.input)
             && below.identity.is_none()
@@ -192,7 +197,9 @@ impl Chooser<'_> {
             return self.add_calc(merged);
         }
         let input = calc.input;
-        self.refuse_volatile(&calc)?;
+        if self.updated_by(input).is_some() && calc.is_volatile() {
+            return self.remembered(calc);
+        }
         let before = self.node(input);
         let sources = calc.sources();
         let in_place = sources.iter().enumerate().all(|(place, source)| *source == Some(place));
@@ -227,16 +234,6 @@ impl Chooser<'_> {
         self.spread_by(node, spread.unwrap_or_default());
         self.calcs.insert(node, calc);
         Ok(node)
-    }
-
-    /// A row that is taken back must be the row that was given: nothing may be computed from it
-    /// that is another value the next time.
-    fn refuse_volatile(&self, calc: &Calc) -> Result<()> {
-        let Some(clause) = self.updated_by(calc.input) else { return Ok(()) };
-        match calc.projection.iter().chain(&calc.filter).find_map(volatile_function) {
-            Some(function) => Err(changing_value(&function, clause)),
-            None => Ok(()),
-        }
     }
 
     pub(super) fn union(&mut self, union: &Union) -> Result<NodeId> {

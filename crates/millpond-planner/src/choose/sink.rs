@@ -178,6 +178,7 @@ impl Chooser<'_> {
             NodeKind::Exchange(columns) => Some(columns.clone()),
             NodeKind::Operator(factory) => match factory.name() {
                 "Calc" => self.spread_behind_calc(id),
+                "Remember" => self.spread(node.inputs[0]),
                 "GroupAggregate" => match &self.node(node.inputs[0]).kind {
                     NodeKind::Exchange(keys) => Some((0..keys.len()).collect()),
                     _ => None,
