@@ -33,7 +33,13 @@ const ONE_PLACE: &[OnePlace] = &[
     OnePlace {
         what: "spawning of tasks",
         needles: &["tokio::spawn", "spawn_blocking"],
-        homes: &["millpond-connect/", "millpond-runtime/", "millpond/src/", "millpond-sqltest/"],
+        homes: &[
+            "millpond-connect/",
+            "millpond-runtime/",
+            "millpond/src/",
+            "millpond-server/",
+            "millpond-sqltest/",
+        ],
     },
     OnePlace { what: "environment variables", needles: &["env::var"], homes: &["millpond-cli/"] },
     OnePlace { what: "the terminal", needles: &["rustyline"], homes: &["millpond-cli/"] },
@@ -65,6 +71,20 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("millpond-planner", &["tokio", "rocksdb", "millpond-connect", "millpond-runtime"]),
     ("millpond-runtime", &["datafusion", "sqlparser", "rocksdb", "millpond-planner"]),
     ("millpond", &["rustyline", "clap", "rocksdb"]),
+    (
+        "millpond-server",
+        &[
+            "rustyline",
+            "clap",
+            "datafusion",
+            "millpond-core",
+            "millpond-state",
+            "millpond-operators",
+            "millpond-planner",
+            "millpond-runtime",
+            "millpond-connect",
+        ],
+    ),
     (
         "millpond-cli",
         &[

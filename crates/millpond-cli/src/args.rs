@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Tasks per fragment; short for --set parallelism=N
     #[arg(long, value_name = "N")]
     parallelism: Option<usize>,
+    /// Answer HTTP requests about jobs and their checkpoints at this address, as 127.0.0.1:8081
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
     /// Only results and errors
     #[arg(long)]
     pub(crate) quiet: bool,

@@ -55,6 +55,11 @@ async fn run(args: Args) -> ExitCode {
             if let Err(error) = engine.checkpoint_on_signal() {
                 return fail(&millpond::render(&error, None, "", 0));
             }
+            if let Some(address) = args.listen
+                && let Err(error) = millpond_server::listen(engine.clone(), address).await
+            {
+                return fail(&millpond::render(&error, None, "", 0));
+            }
             let printer = Printer::new(&args);
             if args.command_text.is_empty() && args.file.is_none() && std::io::stdin().is_terminal() {
                 shell::run(engine, printer).await

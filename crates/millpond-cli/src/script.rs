@@ -43,9 +43,13 @@ pub(crate) async fn run(engine: Engine, args: &Args, printer: Printer) -> ExitCo
 fn source(args: &Args) -> Result<(String, String)> {
     match &args.file {
         None if args.command_text.is_empty() => read_stdin(),
-        None => Ok(("<command>".into(), args.command_text.join(";\n"))),
+        None => {
+            millpond::offer_stdin(Box::new(std::io::stdin()));
+            Ok(("<command>".into(), args.command_text.join(";\n")))
+        }
         Some(path) if path.as_os_str() == "-" => read_stdin(),
         Some(path) => {
+            millpond::offer_stdin(Box::new(std::io::stdin()));
             let text = std::fs::read_to_string(path).map_err(|e| Error::io(format!("read {path:?}"), &e))?;
             Ok((path.display().to_string(), text))
         }

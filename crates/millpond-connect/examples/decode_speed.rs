@@ -65,6 +65,7 @@ fn main() -> Result<()> {
         projection,
         bad_rows: BadRows::Fail,
         on_missing_file: OnMissingFile::Fail,
+        log_dir: None,
         dead_letters: Arc::new(Nowhere),
         metrics: Arc::new(SourceMetrics::default()),
         clock: Arc::new(SystemClock),

@@ -1,6 +1,7 @@
 //! What every connector is to the runtime: splits that can be read from a position, and writers
 //! whose output is committed in two phases.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -54,6 +55,8 @@ pub struct ReaderContext {
     pub metrics: Arc<SourceMetrics>,
     /// The processing time.
     pub clock: Arc<dyn Clock>,
+    /// Where input that cannot be read again is written down; `None`: nowhere.
+    pub log_dir: Option<PathBuf>,
 }
 
 /// The reading side of a connector table: parsed, checked options.
@@ -77,6 +80,11 @@ pub trait SourceConnector: Send + Sync + std::fmt::Debug {
         position: Option<&Position>,
         context: ReaderContext,
     ) -> Result<Box<dyn SplitReader>>;
+    /// No checkpoint that is kept needs anything before these positions, one per split. `log_dir` is
+    /// that of the readers. Only what was written down can be let go.
+    fn release(&self, _log_dir: Option<&Path>, _positions: &[Position]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Reads one split. May block on local IO for about as long as one batch takes.

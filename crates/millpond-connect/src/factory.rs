@@ -11,7 +11,7 @@ use millpond_core::{BadRows, Error, OnMissingFile, Result};
 use crate::connector::ConnectorTable;
 use crate::format::Format;
 use crate::options::{Options, nearest};
-use crate::{blackhole, datagen, filesystem, nexmark, print, values};
+use crate::{blackhole, datagen, filesystem, http_listen, nexmark, print, stdin, values};
 
 /// The definition of a connector table.
 #[derive(Debug, Clone)]
@@ -46,8 +46,10 @@ const CONNECTORS: &[Connector] = &[
     Connector { name: "blackhole", open: blackhole::open, options: blackhole::OPTIONS },
     Connector { name: "datagen", open: datagen::open, options: datagen::OPTIONS },
     Connector { name: "filesystem", open: filesystem::open, options: filesystem::OPTIONS },
+    Connector { name: "http-listen", open: http_listen::open, options: http_listen::OPTIONS },
     Connector { name: "nexmark", open: nexmark::open, options: nexmark::OPTIONS },
     Connector { name: "print", open: print::open, options: print::OPTIONS },
+    Connector { name: "stdin", open: stdin::open, options: stdin::OPTIONS },
     Connector { name: "values", open: values::open, options: values::OPTIONS },
 ];
 

@@ -95,6 +95,7 @@ mod tests {
             projection: vec![0],
             bad_rows: BadRows::Fail,
             on_missing_file: OnMissingFile::Fail,
+            log_dir: None,
             dead_letters: Arc::new(NoLetters),
             metrics: Arc::new(SourceMetrics::default()),
             clock: Arc::new(ManualClock::new(Timestamp(0))),

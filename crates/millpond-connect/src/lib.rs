@@ -9,10 +9,14 @@ pub mod factory;
 pub mod filesystem;
 pub mod format;
 mod given;
+mod http_listen;
+mod logged;
 mod nexmark;
 pub mod options;
 mod pace;
 mod print;
+mod replay_log;
+mod stdin;
 pub mod values;
 
 pub use connector::{
@@ -21,3 +25,4 @@ pub use connector::{
 };
 pub use factory::{TableSpec, open_table};
 pub use given::given_rows;
+pub use stdin::offer_stdin;

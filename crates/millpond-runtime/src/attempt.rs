@@ -32,6 +32,7 @@ use crate::exchange::EdgeWriter;
 use crate::graph::{Exchange, Fragment, Head, JobGraph, SinkNode, SourceNode, Tail};
 use crate::options::{Environment, JobOptions};
 use crate::pending::{sink_identity, sinks_of};
+use crate::release::Releases;
 use crate::report::{History, OperatorReport, SourceReport};
 use crate::restore::Restored;
 use crate::source::{Control, SourceParts, SourceTask};
@@ -169,6 +170,7 @@ async fn deploy_verified(
         changes: job.changes.clone(),
         history: Arc::clone(&job.history),
         sinks,
+        releases: Releases::new(&job.graph, job.environment.log_dir.as_ref()),
         controls: deployment.controls,
         snapshot_events,
         coordinator,
@@ -384,6 +386,7 @@ impl Deployment<'_> {
             projection: node.projection.clone(),
             bad_rows: node.bad_rows,
             on_missing_file: node.on_missing_file,
+            log_dir: self.job.environment.log_dir.as_ref().map(|dir| dir.join(&node.uid.0)),
             dead_letters: Arc::clone(&self.job.environment.dead_letters),
             metrics,
             clock: Arc::clone(&self.context.clock),

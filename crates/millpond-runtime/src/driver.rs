@@ -25,6 +25,7 @@ use crate::flush::Flushes;
 use crate::graph::SinkNode;
 use crate::options::JobOptions;
 use crate::pending::Pending;
+use crate::release::Releases;
 use crate::report::{CheckpointReport, History};
 use crate::snapshot::SnapshotEvent;
 use crate::source::{Control, End, EndEpoch};
@@ -83,6 +84,7 @@ pub(crate) struct Driver {
     changes: watch::Receiver<Arc<JobOptions>>,
     history: Arc<History>,
     sinks: Arc<Vec<SinkNode>>,
+    releases: Arc<Releases>,
     controls: Vec<mpsc::Sender<Control>>,
     snapshot_events: mpsc::Receiver<Result<SnapshotEvent>>,
     clock: EpochClock,
@@ -109,6 +111,7 @@ pub(crate) struct DriverParts {
     pub(crate) changes: watch::Receiver<Arc<JobOptions>>,
     pub(crate) history: Arc<History>,
     pub(crate) sinks: Arc<Vec<SinkNode>>,
+    pub(crate) releases: Releases,
     pub(crate) controls: Vec<mpsc::Sender<Control>>,
     pub(crate) snapshot_events: mpsc::Receiver<Result<SnapshotEvent>>,
     pub(crate) coordinator: Coordinator,
@@ -123,6 +126,7 @@ impl Driver {
             changes: parts.changes,
             history: parts.history,
             sinks: parts.sinks,
+            releases: Arc::new(parts.releases),
             controls: parts.controls,
             snapshot_events: parts.snapshot_events,
             coordinator: parts.coordinator,

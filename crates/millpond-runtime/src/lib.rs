@@ -25,6 +25,7 @@ pub mod graph;
 mod job;
 mod options;
 mod pending;
+mod release;
 mod report;
 mod restore;
 mod restore_plan;

@@ -153,4 +153,6 @@ pub struct Environment {
     pub store: Arc<dyn StateStore>,
     /// Where unusable records go.
     pub dead_letters: Arc<dyn DeadLetterOffice>,
+    /// Where input that cannot be read again is written down, a folder per source; `None`: nowhere.
+    pub log_dir: Option<PathBuf>,
 }

@@ -769,7 +769,7 @@ impl DeadLetterOffice for NoDeadLetters {
 }
 
 pub(crate) fn environment(store: Arc<FakeStore>) -> Environment {
-    Environment { clock: Arc::new(SystemClock), store, dead_letters: Arc::new(NoDeadLetters) }
+    Environment { clock: Arc::new(SystemClock), store, dead_letters: Arc::new(NoDeadLetters), log_dir: None }
 }
 
 pub(crate) fn options() -> JobOptions {

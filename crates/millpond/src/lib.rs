@@ -41,6 +41,7 @@ pub use engine::{Engine, EngineOptions};
 pub use inspect::{compare_snapshots, inspect_snapshot, list_snapshots, verify_snapshots};
 pub use job::Job;
 pub use millpond_connect::format::text::{BytesText, ColumnText, TextFormat};
+pub use millpond_connect::offer_stdin;
 pub use millpond_core::quantity::parse_duration;
 pub use millpond_core::random::Random;
 pub use millpond_core::{

@@ -442,6 +442,7 @@ impl Session {
             clock: Arc::clone(&self.engine.shared.clock),
             store: self.engine.open_store(record.id, &settings)?,
             dead_letters: self.engine.dead_letters(record.id, &settings),
+            log_dir: self.engine.job_dir(record.id, &settings).map(|dir| dir.join("replay")),
         };
         let mut options = job_options(&settings, format!("job-{}", record.id));
         options.writer = match self.engine.state().directory.as_str() {
@@ -537,6 +538,7 @@ impl Session {
             clock: Arc::clone(&self.engine.shared.clock),
             store: millpond_state::open_store(&StoreOptions { backend: Backend::Memory, dir: None })?,
             dead_letters: Arc::new(DeadLetterMemory::default()),
+            log_dir: None,
         };
         let mut options = job_options(&settings, "query".into());
         options.checkpoint_interval = None;

@@ -44,6 +44,7 @@ fn context(source: &Arc<dyn SourceConnector>, clock: &Arc<ManualClock>) -> Reade
         projection: (0..source.schema().fields().len()).collect(),
         bad_rows: BadRows::Fail,
         on_missing_file: millpond_core::OnMissingFile::Fail,
+        log_dir: None,
         dead_letters: Arc::new(NoLetters),
         metrics: Arc::new(SourceMetrics::default()),
         clock: clock.clone(),

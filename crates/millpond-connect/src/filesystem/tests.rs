@@ -102,6 +102,7 @@ impl Table {
             projection: (0..self.fields.len()).collect(),
             bad_rows: self.bad_rows,
             on_missing_file: millpond_core::OnMissingFile::Fail,
+            log_dir: None,
             dead_letters: letters.clone(),
             metrics: Arc::new(SourceMetrics::default()),
             clock: Arc::new(ManualClock::new(Timestamp(0))),

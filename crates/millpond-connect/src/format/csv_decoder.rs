@@ -58,6 +58,11 @@ impl Default for CsvFormat {
 }
 
 impl CsvFormat {
+    /// Whether the first record is a header, whatever it says.
+    pub(crate) fn begins_with_header(&self) -> bool {
+        self.header == Header::Present
+    }
+
     /// Takes the options that begin with `csv.`.
     pub(crate) fn take(options: &mut Options) -> Result<Self> {
         let quote = options.parse("csv.quote-character", ascii)?.unwrap_or(b'"');

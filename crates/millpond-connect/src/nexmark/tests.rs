@@ -82,6 +82,7 @@ fn context(projection: Vec<usize>) -> ReaderContext {
         projection,
         bad_rows: BadRows::Fail,
         on_missing_file: millpond_core::OnMissingFile::Fail,
+        log_dir: None,
         dead_letters: Arc::new(NoLetters),
         metrics: Arc::new(SourceMetrics::default()),
         clock: Arc::new(ManualClock::new(Timestamp(0))),

@@ -19,6 +19,7 @@ use crate::background::Background;
 use crate::coordinator::{Action, Event, Trigger};
 use crate::graph::SinkNode;
 use crate::pending::Pending;
+use crate::release::Releases;
 use crate::report::{CheckpointReport, CheckpointStatus};
 use crate::snapshot::{SnapshotEvent, TaskSnapshot};
 
@@ -130,6 +131,7 @@ impl Driver {
             savepoints,
             tables,
             sinks: Arc::clone(&self.sinks),
+            releases: Arc::clone(&self.releases),
             retained: self.options.retained,
             store: Arc::clone(&self.context.store),
             background: self.context.background.clone(),
@@ -262,6 +264,7 @@ struct Commit {
     savepoints: Vec<(u64, PathBuf)>,
     tables: TableDefs,
     sinks: Arc<Vec<SinkNode>>,
+    releases: Arc<Releases>,
     retained: usize,
     store: Arc<dyn StateStore>,
     background: Background,
@@ -287,6 +290,9 @@ impl Commit {
             && let Err(error) = self.store.retain(self.retained)
         {
             tracing::warn!(job = %self.metadata.job, %error, "old checkpoints could not be removed");
+        }
+        if let Err(error) = self.releases.completed(&self.metadata, self.retained) {
+            tracing::warn!(job = %self.metadata.job, %error, "a source could not let go of what it has read");
         }
         Committed::Well(written)
     }
