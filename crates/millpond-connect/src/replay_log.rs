@@ -235,6 +235,14 @@ impl ReplayLog {
         state.end - state.read.min(state.end)
     }
 
+    /// Waits until at most so many bytes have not been read.
+    pub(crate) fn wait_for_reader(&self, unread_max: u64) {
+        let mut state = self.state();
+        while state.end - state.read.min(state.end) > unread_max {
+            state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Behind the last record.
     pub(crate) fn end(&self) -> u64 {
         self.state().durable
@@ -359,6 +367,7 @@ impl LogReader {
         while state.kept.front().is_some_and(|(at, _)| *at < self.at) {
             state.kept.pop_front();
         }
+        self.log.synced.notify_all();
     }
 
     fn read(&mut self, start: u64, end: u64) -> Result<Arc<[u8]>> {

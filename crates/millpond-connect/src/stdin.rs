@@ -115,9 +115,7 @@ fn copy(mut pipe: Box<dyn Read + Send>, log: &ReplayLog, texts: &Texts) {
     let (mut held, mut header) = (Vec::new(), None);
     let mut block = vec![0; BLOCK_BYTES];
     loop {
-        while log.unread() > AHEAD_BYTES {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        log.wait_for_reader(AHEAD_BYTES);
         let read = match pipe.read(&mut block) {
             Ok(read) => read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
