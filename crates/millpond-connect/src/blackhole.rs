@@ -39,6 +39,9 @@ impl SinkConnector for BlackholeSink {
     fn mode(&self) -> ChangelogMode {
         ChangelogMode::Retract
     }
+    fn ignores_update_before(&self) -> bool {
+        true
+    }
     fn is_transactional(&self) -> bool {
         false
     }

@@ -146,6 +146,10 @@ pub trait SinkConnector: Send + Sync + std::fmt::Debug {
     fn schema(&self) -> SchemaRef;
     /// The richest changelog that it can take.
     fn mode(&self) -> ChangelogMode;
+    /// Whether it can do without the old images of changed rows (`-U`), and without a key.
+    fn ignores_update_before(&self) -> bool {
+        false
+    }
     /// Whether output becomes visible only by a commit.
     fn is_transactional(&self) -> bool;
     /// A writer for one task.

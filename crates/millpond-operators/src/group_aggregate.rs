@@ -63,6 +63,10 @@ impl OperatorFactory for GroupAggregateFactory {
         Ok(Box::new(GroupAggregate::new(self.clone(), context)?))
     }
 
+    fn without_update_before(&self) -> Option<Arc<dyn OperatorFactory>> {
+        Some(Arc::new(Self { emit_update_before: false, ..self.clone() }))
+    }
+
     fn describe(&self) -> String {
         let keys: Vec<&str> = self.keys.iter().map(|(_, name)| name.as_str()).collect();
         let aggregates: Vec<String> = self.aggregates.iter().map(AggregateCall::describe).collect();

@@ -130,6 +130,11 @@ pub trait OperatorFactory: Send + Sync + std::fmt::Debug {
     fn schema(&self) -> SchemaRef;
     /// A fresh operator without state.
     fn build(&self, context: BuildContext) -> Result<Box<dyn Operator>>;
+    /// The same operator, with the same state, whose changes replace each other by its key: it says
+    /// `+U` without `-U`. `None` if it cannot, or never says `-U`.
+    fn without_update_before(&self) -> Option<Arc<dyn OperatorFactory>> {
+        None
+    }
     /// One line of details for EXPLAIN, e.g. `keys=[origin] aggregates=[COUNT(*)]`.
     fn describe(&self) -> String;
 }

@@ -6,6 +6,15 @@ EXPLAIN CHANGELOG_MODE SELECT DISTINCT page FROM clicks;
 EXPLAIN CHANGELOG_MODE SELECT c.page, k.v FROM clicks c LEFT JOIN changes k ON c.user_id = k.k;
 EXPLAIN CHANGELOG_MODE SELECT k, v FROM changes UNION ALL SELECT user_id, raw FROM clicks;
 EXPLAIN CHANGELOG_MODE INSERT INTO totals SELECT auction, COUNT(*) FROM bid GROUP BY auction;
+-- Old images are said only where something needs them: not for a sink with the key of the rows …
+EXPLAIN CHANGELOG_MODE INSERT INTO totals SELECT n, auction FROM (SELECT auction, COUNT(*) AS n FROM bid GROUP BY auction);
+EXPLAIN CHANGELOG_MODE INSERT INTO totals SELECT auction, COUNT(*) FROM bid GROUP BY auction HAVING COUNT(*) > 1;
+EXPLAIN CHANGELOG_MODE INSERT INTO totals SELECT auction, MAX(n) FROM (SELECT auction, bidder, COUNT(*) AS n FROM bid GROUP BY auction, bidder) GROUP BY auction;
+CREATE TABLE nowhere (k BIGINT, n BIGINT) WITH ('connector' = 'blackhole');
+EXPLAIN CHANGELOG_MODE INSERT INTO nowhere SELECT auction, COUNT(*) FROM bid GROUP BY auction;
+EXPLAIN CHANGELOG_MODE INSERT INTO nowhere SELECT bidder, MAX(price) FROM bid GROUP BY auction, bidder;
+-- … and not where one of two consumers needs them.
+EXPLAIN CHANGELOG_MODE EXECUTE STATEMENT SET BEGIN INSERT INTO nowhere SELECT auction, COUNT(*) FROM bid GROUP BY auction; INSERT INTO printed SELECT auction, COUNT(*) FROM bid GROUP BY auction; END;
 -- State tables.
 EXPLAIN STATE SELECT c.page, COUNT(DISTINCT b.channel) AS n FROM clicks c JOIN bid b ON c.user_id = b.auction GROUP BY c.page;
 -- Rows that are spread as wanted are not spread again.

@@ -46,6 +46,8 @@ pub struct TableFacts {
     pub source: Option<ChangelogMode>,
     /// The richest changelog that it takes, if it can be written.
     pub sink: Option<ChangelogMode>,
+    /// Whether what is written needs no old images of changed rows (`-U`).
+    pub ignores_update_before: bool,
     /// Rows further ahead of the processing time than this many microseconds are bad.
     pub max_future: Option<i64>,
 }
@@ -151,7 +153,10 @@ impl Catalog {
             watermark: None,
         };
         let source = Some(ChangelogMode::Append);
-        self.add_table(bound, TableFacts { bounded: true, source, sink: None, max_future: None });
+        self.add_table(
+            bound,
+            TableFacts { bounded: true, source, sink: None, ignores_update_before: false, max_future: None },
+        );
     }
 
     /// Adds a table; `false` if the name is taken.

@@ -16,6 +16,7 @@ mod sink;
 mod source;
 mod temporal;
 mod unnest;
+mod update_before;
 mod window;
 mod window_sets;
 
@@ -53,6 +54,8 @@ pub(crate) struct Chooser<'a> {
     calcs: HashMap<NodeId, calc::Calc>,
     /// By which columns the rows of a node are spread over tasks; there may be several ways to say it.
     spread: HashMap<NodeId, Vec<Vec<usize>>>,
+    /// What the sinks replace.
+    replaced: update_before::ReplacedBySinks,
     /// Per table, the columns that any of the queries reads: each table is read once.
     reads: HashMap<String, BTreeSet<usize>>,
 }
@@ -132,6 +135,7 @@ impl<'a> Chooser<'a> {
             uids: HashMap::new(),
             calcs: HashMap::new(),
             spread: HashMap::new(),
+            replaced: HashMap::new(),
             reads,
         })
     }
@@ -144,13 +148,14 @@ impl<'a> Chooser<'a> {
     /// The finished plan.
     ///
     /// Errors: *Invalid* where rows are spread by a value that is no key.
-    pub(crate) fn finish(self) -> Result<StreamPlan> {
+    pub(crate) fn finish(mut self) -> Result<StreamPlan> {
         for node in &self.plan.nodes {
             if let NodeKind::Exchange(keys) = &node.kind {
                 keys.iter().try_for_each(|key| check_key(node.schema.field(*key)))?;
             }
         }
-        Ok(without_orphans(self.plan))
+        let plan = std::mem::take(&mut self.plan);
+        Ok(without_orphans(self.without_update_before(plan)))
     }
 
     /// Chooses the operators of a logical plan; gives the last one.

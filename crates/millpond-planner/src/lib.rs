@@ -24,6 +24,7 @@ mod interval;
 mod interval_text;
 mod operator_planner;
 mod optimize;
+mod outer_types;
 mod over_location;
 pub mod parser;
 mod plan_error;

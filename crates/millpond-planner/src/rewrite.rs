@@ -14,6 +14,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, GroupingSet, LogicalPlan, Lo
 use millpond_core::Result;
 
 use crate::doubles::{node_with_doubles, with_doubles};
+use crate::outer_types::with_outer_types;
 use crate::plan_error::{carried, from_datafusion};
 use crate::scalar_function::special_cast;
 
@@ -30,7 +31,7 @@ pub(crate) fn with_int_literals(plan: LogicalPlan) -> Result<LogicalPlan> {
         other => renewed(other, |expr, schema| with_doubles(int_literals(expr)?, schema))?
             .transform_data(node_with_doubles),
     });
-    Ok(rewritten.map_err(from_datafusion)?.data)
+    rewritten.and_then(|plan| with_outer_types(plan.data)).map_err(from_datafusion)
 }
 
 /// The expression with INT literals.

@@ -10,20 +10,25 @@
 //!
 //! All of it happens before types are coerced, on the plan as it was written.
 
+mod first_rows;
+
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, DataFusionError, ExprSchema, NullEquality, ScalarValue};
+use datafusion::common::{
+    Column, DFSchema, DataFusionError, ExprSchema, NullEquality, ScalarValue, TableReference,
+};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::expr::{AggregateFunction, Exists, InSubquery};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, ExprSchemable, Filter, Join, JoinConstraint, JoinType, LogicalPlan,
-    LogicalPlanBuilder, Operator, Projection, Subquery, lit, when,
+    Aggregate, BinaryExpr, Distinct, Expr, ExprSchemable, FetchType, Filter, Join, JoinConstraint, JoinType,
+    LogicalPlan, LogicalPlanBuilder, Operator, Projection, SkipType, Subquery, lit, when,
 };
 use millpond_core::Result;
 
+use self::first_rows::{FirstRows, lateral};
 use crate::plan_error::from_datafusion;
 
 type Planned<T> = datafusion::common::Result<T, DataFusionError>;
@@ -63,6 +68,10 @@ pub(crate) fn with_own_subqueries(
     let own = |node: LogicalPlan| match node {
         LogicalPlan::Filter(filter) => filtered(filter, names).map(Transformed::yes),
         LogicalPlan::Projection(projection) => projected(projection, names).map(Transformed::yes),
+        LogicalPlan::Join(join) => Ok(match lateral(&join, || names.next("__first"))? {
+            Some(joined) => Transformed::yes(joined),
+            None => Transformed::no(LogicalPlan::Join(join)),
+        }),
         other => Ok(Transformed::no(other)),
     };
     plan.transform_up_with_subqueries(own).map(|plan| plan.data).map_err(from_datafusion)
@@ -212,6 +221,23 @@ fn as_outer(expr: &Expr, schema: &DFSchema) -> Planned<Option<(Expr, Vec<Expr>)>
     Ok(Some((outer.data, references)))
 }
 
+/// The plan without what does not matter to whether it has a row.
+fn whether_any(plan: &LogicalPlan) -> Planned<&LogicalPlan> {
+    match plan {
+        LogicalPlan::Projection(projection) if !projection.expr.iter().any(has_subquery) => {
+            whether_any(&projection.input)
+        }
+        LogicalPlan::Distinct(Distinct::All(input)) => whether_any(input),
+        LogicalPlan::Sort(sort) if sort.fetch.is_none() => whether_any(&sort.input),
+        LogicalPlan::Limit(limit) => {
+            let skips = !matches!(limit.get_skip_type()?, SkipType::Literal(0));
+            let some = matches!(limit.get_fetch_type()?, FetchType::Literal(fetch) if fetch != Some(0));
+            if skips || !some { Ok(plan) } else { whether_any(&limit.input) }
+        }
+        other => Ok(other),
+    }
+}
+
 /// EXISTS and IN as values: by counts, which subqueries in SELECT can be.
 fn counted(expr: Expr, schema: &DFSchema) -> Planned<Expr> {
     let rows = |subquery: Subquery| -> Planned<Expr> {
@@ -224,7 +250,8 @@ fn counted(expr: Expr, schema: &DFSchema) -> Planned<Expr> {
     let counted = |node: Expr| -> Planned<Transformed<Expr>> {
         match node {
             Expr::Exists(Exists { subquery, negated }) => {
-                let rows = rows(subquery)?;
+                let plan = Arc::new(whether_any(&subquery.subquery)?.clone());
+                let rows = rows(Subquery { subquery: plan, ..subquery })?;
                 Ok(Transformed::yes(if negated { rows.eq(lit(0_i64)) } else { rows.gt(lit(0_i64)) }))
             }
             Expr::InSubquery(member) => {
@@ -284,6 +311,14 @@ impl Joined {
                 return Ok(None);
             }
             return self.single(plan, Expr::Column(plan.schema().columns().remove(0)), None, names).map(Some);
+        }
+        if let Some(rows) = FirstRows::of(plan)?.filter(|rows| rows.fetch == 1) {
+            let alias = TableReference::bare(names.next("__first"));
+            let input = Arc::clone(&self.input);
+            let value = "$value".to_owned();
+            self.input = Arc::new(rows.joined(input, &alias, &[value.clone()], JoinType::Left, None)?);
+            self.grown = true;
+            return Ok(Some(Expr::Column(Column::new(Some(alias), value))));
         }
         match Correlated::of(plan)? {
             Some(correlated) if correlated.aggregate.is_some() => {
@@ -471,6 +506,16 @@ fn only_where(call: Expr, there: &Expr) -> Option<Expr> {
     }
 }
 
+/// Whether a plan reads columns of a query around it.
+fn has_outer_beneath(plan: &LogicalPlan) -> Planned<bool> {
+    let mut outer = false;
+    plan.apply_with_subqueries(|node| {
+        outer |= node.expressions().iter().any(Expr::contains_outer);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(outer)
+}
+
 /// What stands above the aggregate, or the rows, of a subquery.
 enum Above {
     Project(Vec<Expr>),
@@ -514,11 +559,7 @@ impl Correlated {
             predicates.push(filter.predicate.clone());
             at = &filter.input;
         }
-        let mut outer = false;
-        at.apply_with_subqueries(|node| {
-            outer |= node.expressions().iter().any(Expr::contains_outer);
-            Ok(TreeNodeRecursion::Continue)
-        })?;
+        let outer = has_outer_beneath(at)?;
         let subqueries = predicates.iter().any(has_subquery);
         let known = !outer && !subqueries && !predicates.is_empty();
         Ok(known.then(|| Self { above, aggregate, predicates, base: at.clone() }))

@@ -205,6 +205,7 @@ impl Session {
             bounded: source.is_none_or(|source| source.is_bounded()),
             source: source.map(|source| source.mode()),
             sink: connector.sink.as_ref().map(|sink| sink.mode()),
+            ignores_update_before: connector.sink.as_ref().is_some_and(|sink| sink.ignores_update_before()),
             max_future: connector.max_future.or(self.settings().max_future()),
         };
         let name = bound.name.clone();

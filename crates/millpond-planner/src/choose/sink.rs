@@ -13,6 +13,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use millpond_core::{ChangelogMode, Error, Result};
 use millpond_operators::sink_materialize::{Conflict, SinkMaterializeFactory};
 
+use super::update_before::Replaced;
 use super::{Chooser, NewNode, NodeFacts, Operator};
 use crate::catalog::{TableColumn, TableColumnKind, TableEntry};
 use crate::plan_error::{from_datafusion, location_of, with_nearest};
@@ -73,7 +74,14 @@ impl Chooser<'_> {
             state: StateBound::None,
             facts: self.facts[rows].clone(),
         };
-        Ok(self.add(sink))
+        let sink = self.add(sink);
+        let key = sink_key(table);
+        if table.facts.ignores_update_before {
+            self.replaced.insert(sink, Replaced::Always);
+        } else if takes == ChangelogMode::Upsert && !key.is_empty() {
+            self.replaced.insert(sink, Replaced::ByKey(key));
+        }
+        Ok(sink)
     }
 
     fn refuse_updates(&self, rows: NodeId, takes: ChangelogMode, table: &TableEntry) -> Result<()> {
@@ -103,10 +111,7 @@ impl Chooser<'_> {
         insert: &Insert,
         table: &TableEntry,
     ) -> Result<NodeId> {
-        let written = table.bound.written_columns();
-        let place = |column: &usize| written.iter().position(|other| other == column);
-        let key: Vec<usize> =
-            table.bound.primary_key.iter().map(place).collect::<Option<_>>().unwrap_or_default();
+        let key = sink_key(table);
         if key.is_empty() {
             return match insert.on_conflict {
                 None => Ok(rows),
@@ -215,6 +220,13 @@ impl Chooser<'_> {
         let place = |column: &usize| sources.iter().position(|source| *source == Some(*column));
         self.spread(input)?.iter().map(place).collect()
     }
+}
+
+/// The primary key among the columns that are written; none if it has others.
+fn sink_key(table: &TableEntry) -> Vec<usize> {
+    let written = table.bound.written_columns();
+    let place = |column: &usize| written.iter().position(|other| other == column);
+    table.bound.primary_key.iter().map(place).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// No connector writes metadata yet.

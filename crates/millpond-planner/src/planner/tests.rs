@@ -26,11 +26,12 @@ fn facts(create: &CreateTable) -> TableFacts {
         "changes" => (Some(ChangelogMode::Retract), None, false),
         "replacing" => (Some(ChangelogMode::Upsert), None, false),
         "print" => (None, Some(ChangelogMode::Retract), false),
+        "blackhole" => (None, Some(ChangelogMode::Retract), false),
         "append" => (None, Some(ChangelogMode::Append), false),
         "upsert" => (None, Some(ChangelogMode::Upsert), false),
         other => panic!("connector {other}"),
     };
-    TableFacts { bounded, source, sink, max_future: None }
+    TableFacts { bounded, source, sink, ignores_update_before: connector == "blackhole", max_future: None }
 }
 
 /// Runs a definition, or explains a statement.
