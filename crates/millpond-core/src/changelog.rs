@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 
@@ -134,7 +134,7 @@ impl ChangelogBatch {
     pub fn take(&self, indices: &UInt32Array) -> Result<Self> {
         let at = indices.values();
         Ok(Self {
-            rows: take_record_batch(&self.rows, indices)?,
+            rows: taken(&self.rows, indices)?,
             kinds: self.kinds.as_ref().map(|kinds| at.iter().map(|i| kinds[*i as usize]).collect()),
             late: self.late.as_ref().map(|late| at.iter().map(|i| late[*i as usize]).collect()),
             hashes: self.hashes.as_ref().map(|hashes| at.iter().map(|i| hashes[*i as usize]).collect()),
@@ -152,5 +152,35 @@ impl ChangelogBatch {
             .map(|(row, _)| row as u32)
             .collect();
         self.take(&kept)
+    }
+}
+
+/// The rows at `indices`; rows without columns are counted.
+fn taken(rows: &RecordBatch, indices: &UInt32Array) -> Result<RecordBatch> {
+    if rows.num_columns() > 0 {
+        return Ok(take_record_batch(rows, indices)?);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(indices.len()));
+    Ok(RecordBatch::try_new_with_options(rows.schema(), Vec::new(), &options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::BooleanArray;
+    use arrow::datatypes::Schema;
+
+    use super::*;
+
+    #[test]
+    fn rows_without_columns_are_filtered_with_their_kinds() {
+        let options = RecordBatchOptions::new().with_row_count(Some(3));
+        let schema = Arc::new(Schema::empty());
+        let rows = RecordBatch::try_new_with_options(schema, Vec::new(), &options).unwrap();
+        let kinds = vec![RowKind::Insert, RowKind::UpdateBefore, RowKind::UpdateAfter];
+        let kept = ChangelogBatch::with_kinds(rows, kinds)
+            .filter(&BooleanArray::from(vec![false, true, true]))
+            .unwrap();
+        assert_eq!(kept.num_rows(), 2);
+        assert_eq!(kept.kind(0), RowKind::UpdateBefore);
     }
 }

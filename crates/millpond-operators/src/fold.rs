@@ -248,8 +248,10 @@ impl Index {
     }
 }
 
+/// The encoded key of a row; rows without columns are all alike.
 fn key(keys: &[Rows], place: Place) -> &[u8] {
-    keys[place.0 as usize].row(place.1 as usize).data()
+    let rows = &keys[place.0 as usize];
+    if rows.num_rows() == 0 { &[] } else { rows.row(place.1 as usize).data() }
 }
 
 #[cfg(test)]

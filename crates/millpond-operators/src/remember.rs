@@ -21,7 +21,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, Rows, SortField};
 use millpond_core::key::stable_hashes;
@@ -171,7 +170,7 @@ impl Remember {
         let mut added = added.iter();
         let mut places = Vec::with_capacity(batch.num_rows());
         for row in 0..batch.num_rows() {
-            let image = encoded.row(row).data();
+            let image = image(&encoded, row);
             if batch.kind(row).is_addition() {
                 let slot = *added.next().expect("every row that comes has a slot");
                 match self.slots.get_mut(image) {
@@ -193,6 +192,11 @@ impl Remember {
     }
 }
 
+/// A row as bytes; rows without columns are all alike.
+fn image(rows: &Rows, row: usize) -> &[u8] {
+    if rows.num_rows() == 0 { &[] } else { rows.row(row).data() }
+}
+
 fn never_inserted() -> Error {
     Error::data("a row was deleted that was never inserted")
         .with_hint("if the change events are incomplete or doubled, SET 'source.cdc-duplicates' = 'true'")
@@ -211,7 +215,7 @@ impl Operator for Remember {
     ) -> Result<Progress> {
         self.epoch.set(ctx.time, ctx.watermark);
         let coming = (0..batch.num_rows() as u32).filter(|row| batch.kind(*row as usize).is_addition());
-        let coming = take_record_batch(&batch.rows, &UInt32Array::from_iter_values(coming))?;
+        let coming = batch.take(&UInt32Array::from_iter_values(coming))?.rows;
         let added = self.keep(&coming)?;
         let mut gone = Vec::new();
         let places = self.places(&batch, &added, &mut gone)?;
@@ -266,8 +270,8 @@ impl Operator for Remember {
             };
             let width = self.factory.input_schema.fields().len();
             let encoded = self.encoded(&(0..width).map(column).collect::<Result<Vec<_>>>()?)?;
-            for (row, slot) in encoded.iter().zip(&slots) {
-                self.slots.entry(row.data().into()).or_default().push(*slot);
+            for (row, slot) in slots.iter().enumerate() {
+                self.slots.entry(image(&encoded, row).into()).or_default().push(*slot);
             }
         }
     }

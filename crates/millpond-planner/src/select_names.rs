@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    AccessExpr, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, VisitMut, VisitorMut,
+    AccessExpr, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins,
+    VisitMut, VisitorMut,
 };
 
 /// The query with distinct names in each of its SELECTs.
@@ -41,17 +42,50 @@ impl VisitorMut for Namer {
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        name_apart(&mut select.projection);
+        let mut relations = HashSet::new();
+        for from in &select.from {
+            from_names(from, &mut relations);
+        }
+        name_apart(&mut select.projection, &relations);
         ControlFlow::Continue(())
     }
 }
 
-fn name_apart(items: &mut [SelectItem]) {
+/// The names of the relations in FROM.
+fn from_names(from: &TableWithJoins, names: &mut HashSet<String>) {
+    for factor in std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)) {
+        let alias = match factor {
+            TableFactor::NestedJoin { table_with_joins, alias } => {
+                from_names(table_with_joins, names);
+                alias
+            }
+            TableFactor::Table { name, alias, .. } => {
+                names.extend(name.0.last().and_then(|part| part.as_ident()).map(|name| name.value.clone()));
+                alias
+            }
+            TableFactor::Derived { alias, .. }
+            | TableFactor::TableFunction { alias, .. }
+            | TableFactor::Function { alias, .. }
+            | TableFactor::UNNEST { alias, .. } => alias,
+            _ => continue,
+        };
+        names.extend(alias.as_ref().map(|alias| alias.name.value.clone()));
+    }
+}
+
+/// `relations`: whose columns `a.b` may be; else it is a field of column `a`, named `b`.
+fn name_apart(items: &mut [SelectItem], relations: &HashSet<String>) {
     let mut taken = HashSet::new();
     for (place, item) in items.iter_mut().enumerate() {
         let (name, is_named, expr) = match item {
             SelectItem::UnnamedExpr(expr) => {
-                let is_named = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+                let is_named = match expr {
+                    Expr::Identifier(_) => true,
+                    Expr::CompoundIdentifier(names) => {
+                        matches!(names.as_slice(), [table, _] if relations.contains(&table.value))
+                    }
+                    _ => false,
+                };
                 (name_of(expr).unwrap_or_else(|| format!("EXPR${place}")), is_named, expr)
             }
             SelectItem::ExprWithAlias { expr, alias } => (alias.value.clone(), true, expr),
@@ -96,6 +130,8 @@ mod tests {
         let cases = [
             ("SELECT a, b", "SELECT a, b"),
             ("SELECT a, t.a, a", "SELECT a, t.a AS `a0`, a AS `a1`"),
+            ("SELECT t.a, r.a FROM t", "SELECT t.a, r.a AS `a0` FROM t"),
+            ("SELECT r.a, u.r.b FROM t AS u", "SELECT r.a AS `a`, u.r.b AS `b` FROM t AS u"),
             ("SELECT a, b AS a", "SELECT a, b AS `a0`"),
             (
                 "SELECT DISTINCT a + 1 FROM t ORDER BY a + 1",

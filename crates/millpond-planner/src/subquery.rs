@@ -68,6 +68,7 @@ pub(crate) fn with_own_subqueries(
     let own = |node: LogicalPlan| match node {
         LogicalPlan::Filter(filter) => filtered(filter, names).map(Transformed::yes),
         LogicalPlan::Projection(projection) => projected(projection, names).map(Transformed::yes),
+        LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, names).map(Transformed::yes),
         LogicalPlan::Join(join) => Ok(match lateral(&join, || names.next("__first"))? {
             Some(joined) => Transformed::yes(joined),
             None => Transformed::no(LogicalPlan::Join(join)),
@@ -103,6 +104,43 @@ fn projected(projection: Projection, names: Names<'_>) -> Planned<LogicalPlan> {
         if same { expr } else { expr.alias(name) }
     });
     Ok(LogicalPlan::Projection(Projection::try_new(exprs.collect(), joined.input)?))
+}
+
+/// The aggregate over an input in which what its calls and keys ask of subqueries are columns.
+fn aggregated(aggregate: Aggregate, names: Names<'_>) -> Planned<LogicalPlan> {
+    let all = || aggregate.group_expr.iter().chain(&aggregate.aggr_expr);
+    if !all().any(has_subquery) || matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]) {
+        return Ok(LogicalPlan::Aggregate(aggregate));
+    }
+    let mut exprs: Vec<Expr> = aggregate.input.schema().columns().into_iter().map(Expr::Column).collect();
+    let mut column_of = |expr: Expr| {
+        if !has_subquery(&expr) {
+            return expr;
+        }
+        let name = names.next("$asked");
+        exprs.push(expr.alias(&name));
+        Expr::Column(Column::from_name(name))
+    };
+    let mut renewed = |expr: Expr| -> Planned<Expr> {
+        let name = expr.schema_name().to_string();
+        let expr = match expr.unalias() {
+            Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
+                params.args = params.args.into_iter().map(&mut column_of).collect();
+                params.filter = params.filter.map(|filter| Box::new(column_of(*filter)));
+                for sort in &mut params.order_by {
+                    sort.expr = column_of(std::mem::take(&mut sort.expr));
+                }
+                Expr::AggregateFunction(AggregateFunction { func, params })
+            }
+            other => column_of(other),
+        };
+        let same = expr.schema_name().to_string() == name;
+        Ok(if same { expr } else { expr.alias(name) })
+    };
+    let group = aggregate.group_expr.clone().into_iter().map(&mut renewed).collect::<Planned<Vec<_>>>()?;
+    let calls = aggregate.aggr_expr.clone().into_iter().map(&mut renewed).collect::<Planned<Vec<_>>>()?;
+    let input = projected(Projection::try_new(exprs, Arc::clone(&aggregate.input))?, names)?;
+    Ok(LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(input), group, calls)?))
 }
 
 fn has_subquery(expr: &Expr) -> bool {

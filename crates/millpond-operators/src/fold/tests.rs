@@ -96,3 +96,18 @@ fn many_changes_fold_like_a_list_and_stay_compact() {
     let held: usize = fold.batches.iter().map(RecordBatch::num_rows).sum();
     assert!(held <= list.len() * 2 + 2 * DEAD_ROWS_MIN, "{held} rows are held for {}", list.len());
 }
+
+#[test]
+fn rows_without_columns_are_counted() {
+    let schema = Arc::new(arrow::datatypes::Schema::empty());
+    let rows = |count: usize| {
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(count));
+        RecordBatch::try_new_with_options(schema.clone(), Vec::new(), &options).unwrap()
+    };
+    let mut fold = ChangelogFold::new(schema.clone());
+    fold.add(&ChangelogBatch::append(rows(3))).unwrap();
+    fold.add(&ChangelogBatch::with_kinds(rows(1), vec![RowKind::Delete])).unwrap();
+    assert_eq!(fold.rows(), 2);
+    let left: usize = fold.batches().unwrap().iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(left, 2);
+}

@@ -146,6 +146,12 @@ impl Chooser<'_> {
         }
     }
 
+    /// The rows without their columns: how many there are is all that is wanted.
+    fn without_columns(&mut self, input: NodeId) -> Result<NodeId> {
+        let schema = Arc::new(Schema::empty());
+        self.add_calc(Calc { input, projection: Vec::new(), filter: None, schema, identity: None })
+    }
+
     /// A node in which each expression is a column, and where; the filter is applied.
     ///
     /// Nothing is added if all of them are columns already.
@@ -242,7 +248,10 @@ impl Chooser<'_> {
             let node = self.choose(input)?;
             // A shared sub-plan may carry columns beyond those of its logical node.
             let wanted: Vec<usize> = (0..input.schema().fields().len()).collect();
-            inputs.push(self.selection(node, &wanted, None)?);
+            inputs.push(match wanted.is_empty() {
+                true => self.without_columns(node)?,
+                false => self.selection(node, &wanted, None)?,
+            });
         }
         let schema = Arc::clone(union.schema.inner());
         let role = |column: usize| {

@@ -236,13 +236,18 @@ impl Chooser<'_> {
     /// What identifies a joined row: a key of each side, or of one side if it finds at most one
     /// partner. Beside a row without a partner, the other side's key is NULL and says nothing.
     fn join_keys(&self, kind: JoinKind, left: &JoinInput, right: &JoinInput) -> Vec<Vec<usize>> {
-        let keys = |input: &JoinInput| self.node(input.node).properties.upsert_keys.clone();
+        let known = |input: &JoinInput| &self.node(input.node).properties.upsert_keys;
+        // Columns beyond the input's own are not in the output.
+        let keys = |input: &JoinInput| -> Vec<Vec<usize>> {
+            let shown = |key: &&Vec<usize>| key.iter().all(|column| *column < input.width);
+            known(input).iter().filter(shown).cloned().collect()
+        };
         if !kind.shows_pairs() {
             return keys(left);
         }
         let (lefts, rights) = kind.keeps_unmatched();
         let unique =
-            |input: &JoinInput| keys(input).iter().any(|key| key.iter().all(|c| input.keys.contains(c)));
+            |input: &JoinInput| known(input).iter().any(|key| key.iter().all(|c| input.keys.contains(c)));
         let shifted = |key: &Vec<usize>| key.iter().map(|column| column + left.width).collect::<Vec<usize>>();
         let (left_keys, right_keys) = (keys(left), keys(right).iter().map(shifted).collect::<Vec<_>>());
         let (by_left, by_right) = (unique(right) && !rights, unique(left) && !lefts);
