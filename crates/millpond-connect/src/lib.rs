@@ -12,6 +12,7 @@ mod given;
 mod http_listen;
 mod logged;
 mod nexmark;
+pub mod object_files;
 pub mod options;
 mod pace;
 mod print;

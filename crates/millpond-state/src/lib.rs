@@ -36,8 +36,9 @@ pub use savepoint::{
     SavepointReport, Snapshot, TableDefs, bytes_of, prepare_savepoint, rows_of, write_savepoint,
 };
 pub use store::{
-    Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, StateStore, StoreOptions,
-    StoredCheckpoint, TablePart, TableSnapshot, Verify, open_store,
+    Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, RemoteFiles, RemoteStore,
+    StateStore, StoreOptions, StoredCheckpoint, TablePart, TableSnapshot, Verify, fetch_snapshot, open_store,
+    send_snapshot,
 };
 pub use table::{Delta, Frozen, Scope, StateTable, TableDef, TableKind};
 pub use value_table::ValueTable;

@@ -104,7 +104,7 @@ pub(crate) fn unseal(content: &[u8]) -> Result<&str> {
     Ok(text)
 }
 
-fn decode(content: &[u8]) -> Result<CheckpointMetadata> {
+pub(crate) fn decode(content: &[u8]) -> Result<CheckpointMetadata> {
     parse(unseal(content)?)
 }
 

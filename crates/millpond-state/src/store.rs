@@ -37,12 +37,14 @@ mod filesystem;
 mod ledger;
 mod memory;
 pub(crate) mod part_list;
+mod remote;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 mod tables;
 
 pub use filesystem::FilesystemStore;
 pub use memory::MemoryStore;
+pub use remote::{RemoteFiles, RemoteStore, fetch_snapshot, send_snapshot};
 #[cfg(feature = "rocksdb")]
 pub use rocks::RocksStore;
 

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
+use millpond_connect::object_files::is_object_store;
 use millpond_core::random::Random;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
 use millpond_planner::datafusion::logical_expr::AggregateUDF;
@@ -276,8 +278,13 @@ impl Engine {
     }
 
     /// The folder of a job's state.
+    /// The folder of a job's checkpoints, or of their copy where they are on an object store.
     pub(crate) fn job_dir(&self, id: JobId, settings: &Settings) -> Option<PathBuf> {
         let base = match settings.checkpoints_dir() {
+            Some(url) if is_object_store(&url) => {
+                let base = self.shared.data_dir.as_deref().unwrap_or(self.shared.scratch.path());
+                base.join("jobs")
+            }
             Some(dir) => PathBuf::from(dir.strip_prefix("file://").unwrap_or(&dir)),
             None => self.shared.data_dir.as_ref()?.join("jobs"),
         };
@@ -305,7 +312,22 @@ impl Engine {
             Error::invalid("state.backend 'filesystem' and 'rocksdb' need a place on disk")
                 .with_hint("start millpond with a data directory, or SET 'state.checkpoints.dir'")
         })?;
-        millpond_state::open_store(&millpond_state::StoreOptions { backend, dir: Some(dir) })
+        let options = millpond_state::StoreOptions { backend, dir: Some(dir) };
+        match settings.checkpoints_dir().filter(|url| is_object_store(url)) {
+            None => millpond_state::open_store(&options),
+            Some(url) => {
+                let url = format!("{}/job-{id}", url.trim_end_matches('/'));
+                let remote = crate::object_store::open(&url, settings)?;
+                Ok(Arc::new(millpond_state::RemoteStore::open(&options, remote)?))
+            }
+        }
+    }
+
+    /// A folder of its own for what is on its way to or from an object store.
+    pub(crate) fn scratch_dir(&self) -> PathBuf {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.shared.scratch.path().join(format!("snapshot-{number}"))
     }
 
     pub(crate) fn dead_letters(&self, id: JobId, settings: &Settings) -> Arc<dyn DeadLetterOffice> {

@@ -25,6 +25,7 @@ mod engine;
 mod inspect;
 mod job;
 mod native_table;
+mod object_store;
 mod prepared;
 mod session;
 mod settings;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use millpond_connect::object_files::S3Options;
 use millpond_connect::options::nearest;
 use millpond_core::limits::{BATCH_ROWS_MAX, MAX_PARALLELISM_DEFAULT};
 use millpond_core::quantity::{format_duration, parse_duration};
@@ -230,6 +231,34 @@ const DEFINITIONS: &[Definition] = &[
         Check::Words(MODES),
         "streaming",
         "batch: bounded queries by batch execution",
+    ),
+    define(
+        "s3.access-key",
+        &["s3.access.key"],
+        Check::Text,
+        "",
+        "key of an S3 store (default: AWS_ACCESS_KEY_ID)",
+    ),
+    define(
+        "s3.endpoint",
+        &[],
+        Check::Text,
+        "",
+        "server of an S3 store other than Amazon's (default: AWS_ENDPOINT)",
+    ),
+    define(
+        "s3.region",
+        &["s3.endpoint.region"],
+        Check::Text,
+        "",
+        "region of an S3 store (default: AWS_REGION)",
+    ),
+    define(
+        "s3.secret-key",
+        &["s3.secret.key"],
+        Check::Text,
+        "",
+        "secret of an S3 store (default: AWS_SECRET_ACCESS_KEY)",
     ),
     define(
         "sink.not-null-enforcer",
@@ -597,6 +626,16 @@ impl Settings {
             "filesystem" => Backend::Filesystem,
             "rocksdb" => Backend::Rocksdb,
             _ => Backend::Memory,
+        }
+    }
+    /// `s3.…`.
+    pub fn s3(&self) -> S3Options {
+        let given = |key: &str| Some(self.value(key)).filter(|value| !value.is_empty());
+        S3Options {
+            endpoint: given("s3.endpoint"),
+            access_key: given("s3.access-key"),
+            secret_key: given("s3.secret-key"),
+            region: given("s3.region"),
         }
     }
     /// `state.checkpoints.dir`.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millpond_connect::object_files::is_object_store;
 use millpond_core::quantity::format_duration;
 use millpond_core::{Error, JobId, Location, Result};
 use millpond_planner::StopSavepoint;
@@ -12,6 +13,7 @@ use crate::answer::{Outcome, Rows};
 use crate::catalog_log::CatalogRecord;
 use crate::engine::Engine;
 use crate::job::Job;
+use crate::object_store::{SavepointPlace, snapshot_at};
 use crate::session::{Session, job_options};
 use crate::settings::Settings;
 use crate::show_checkpoints::millis;
@@ -43,25 +45,28 @@ impl Session {
 
     pub(crate) async fn savepoint(&self, id: JobId, folder: &str) -> Result<Outcome> {
         let job = self.engine.job(id)?;
-        let folder = local(folder)?;
-        prepare_savepoint(&folder)?;
-        let written = job.savepoint(folder).await?;
-        Ok(savepoint_row(id, &written))
+        let place = SavepointPlace::new(folder, &self.engine.scratch_dir())?;
+        prepare_savepoint(&place.folder)?;
+        let written = job.savepoint(place.folder.clone()).await?;
+        let sent = place.send(&self.settings())?;
+        Ok(savepoint_row(id, &written, &sent))
     }
 
     pub(crate) async fn stop(&self, id: JobId, savepoint: &StopSavepoint, drain: bool) -> Result<Outcome> {
         let job = self.engine.job(id)?;
-        let folder = match savepoint {
+        let scratch = self.engine.scratch_dir();
+        let place = match savepoint {
             StopSavepoint::None => None,
-            StopSavepoint::In(folder) => Some(local(folder)?),
-            StopSavepoint::Default => Some(self.default_savepoint(&job)?),
+            StopSavepoint::In(folder) => Some(SavepointPlace::new(folder, &scratch)?),
+            StopSavepoint::Default => Some(SavepointPlace::new(&self.default_savepoint(&job)?, &scratch)?),
         };
         // What can be known to fail fails before the job is stopped.
-        folder.as_deref().map(prepare_savepoint).transpose()?;
-        let outcome = match folder {
-            Some(folder) => {
-                job.stop_with_savepoint(folder, drain).await.map(|written| savepoint_row(id, &written))
-            }
+        place.as_ref().map(|place| prepare_savepoint(&place.folder)).transpose()?;
+        let outcome = match place {
+            Some(place) => job.stop_with_savepoint(place.folder.clone(), drain).await.and_then(|written| {
+                let sent = place.send(&self.settings())?;
+                Ok(savepoint_row(id, &written, &sent))
+            }),
             None if drain => job.drain().await.map(|()| Outcome::Done(None)),
             None => job.stop().await.map(|()| Outcome::Done(None)),
         };
@@ -77,18 +82,23 @@ impl Session {
     }
 
     /// A folder of its own below `state.savepoints.dir`.
-    fn default_savepoint(&self, job: &Job) -> Result<PathBuf> {
-        let base = self.savepoints_dir(&self.settings()).ok_or_else(|| {
+    fn default_savepoint(&self, job: &Job) -> Result<String> {
+        let last = job.metrics().last_checkpoint.map_or(0, |report| report.checkpoint.0);
+        let name = |number: u64| format!("savepoint-job-{}-{number}", job.id());
+        let settings = self.settings();
+        if let Some(url) = settings.savepoints_dir().filter(|url| is_object_store(url)) {
+            return Ok(format!("{}/{}", url.trim_end_matches('/'), name(last + 1)));
+        }
+        let base = self.savepoints_dir(&settings).ok_or_else(|| {
             Error::invalid(
                 "the savepoint has no place: there is neither a data directory nor 'state.savepoints.dir'",
             )
             .with_hint("name a folder: STOP JOB n WITH SAVEPOINT 'folder'")
         })?;
-        let last = job.metrics().last_checkpoint.map_or(0, |report| report.checkpoint.0);
-        let name = |number: u64| base.join(format!("savepoint-job-{}-{number}", job.id()));
         // Numbers only go up; one is free soon.
-        let free = (last + 1..).map(name).find(|folder| !folder.exists());
-        free.ok_or_else(|| Error::internal("no savepoint has a free name"))
+        let free = (last + 1..).map(|number| base.join(name(number))).find(|folder| !folder.exists());
+        let free = free.ok_or_else(|| Error::internal("no savepoint has a free name"))?;
+        Ok(free.to_string_lossy().into_owned())
     }
 
     fn savepoints_dir(&self, settings: &Settings) -> Option<PathBuf> {
@@ -108,7 +118,7 @@ impl Session {
 
     pub(crate) fn snapshot_place(&self, place: &str, settings: &Settings) -> Result<PathBuf> {
         if !place.eq_ignore_ascii_case("latest") {
-            return local(place);
+            return snapshot_at(place, &self.engine.scratch_dir(), settings);
         }
         let none = || {
             Error::invalid("'restore.from' = 'latest' finds no savepoint")
@@ -213,19 +223,6 @@ fn take_over(options: &mut JobOptions, wanted: &JobOptions) {
     options.restart = wanted.restart;
 }
 
-/// A folder of this machine.
-fn local(place: &str) -> Result<PathBuf> {
-    let path = place.strip_prefix("file://").unwrap_or(place);
-    if path.is_empty() {
-        return Err(Error::invalid("the folder has no name"));
-    }
-    if path.contains("://") {
-        return Err(Error::invalid(format!("{place:?} is not a folder of this machine"))
-            .with_hint("object stores are not supported yet"));
-    }
-    Ok(PathBuf::from(path))
-}
-
 fn newest_savepoint(base: &Path) -> Option<PathBuf> {
     let folders = std::fs::read_dir(base).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let savepoints = folders.filter_map(|folder| {
@@ -236,11 +233,11 @@ fn newest_savepoint(base: &Path) -> Option<PathBuf> {
     savepoints.max().map(|(_, _, folder)| folder)
 }
 
-fn savepoint_row(job: JobId, written: &SavepointReport) -> Outcome {
+fn savepoint_row(job: JobId, written: &SavepointReport, place: &str) -> Outcome {
     let row = [
         job.to_string(),
         written.checkpoint.to_string(),
-        written.folder.display().to_string(),
+        place.into(),
         written.bytes.to_string(),
         written.rows.to_string(),
     ];

@@ -16,6 +16,7 @@ use crate::metadata::FORMAT;
 mod damage;
 mod leftovers;
 mod model;
+mod remote;
 mod savepoints;
 
 use model::{Job, Rows, Tables};

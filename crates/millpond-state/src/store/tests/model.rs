@@ -150,6 +150,8 @@ struct Changes {
 pub(super) struct Job {
     store: Option<Arc<dyn StateStore>>,
     options: StoreOptions,
+    /// Where the truth is, if it is elsewhere.
+    remote: Option<Arc<dyn RemoteFiles>>,
     tables: Tables,
     tasks: usize,
     contents: Contents,
@@ -164,6 +166,7 @@ impl Job {
         Self {
             store: Some(open_store(&options).unwrap()),
             options,
+            remote: None,
             tables: Tables::new(),
             tasks,
             contents: Contents::default(),
@@ -171,6 +174,27 @@ impl Job {
             expired_through: 0,
             history: BTreeMap::new(),
         }
+    }
+
+    /// A job whose checkpoints are elsewhere.
+    pub(super) fn open_remote(
+        backend: Backend,
+        dir: &Path,
+        tasks: usize,
+        remote: Arc<dyn RemoteFiles>,
+    ) -> Self {
+        let mut job = Self::open(Backend::Memory, dir, tasks);
+        job.options = options(backend, dir);
+        job.store = Some(Arc::new(RemoteStore::open(&job.options, remote.clone()).unwrap()));
+        job.remote = Some(remote);
+        job
+    }
+
+    /// Starts again on a machine that has nothing of the job.
+    pub(super) fn move_away(&mut self, tasks: usize) {
+        self.store = None;
+        std::fs::remove_dir_all(self.options.dir.as_ref().unwrap()).unwrap();
+        self.restart(tasks);
     }
 
     pub(super) fn store(&self) -> &dyn StateStore {
@@ -295,7 +319,10 @@ impl Job {
             self.store().next_generation().unwrap();
         } else {
             self.store = None;
-            self.store = Some(open_store(&self.options).unwrap());
+            self.store = Some(match &self.remote {
+                None => open_store(&self.options).unwrap(),
+                Some(remote) => Arc::new(RemoteStore::open(&self.options, remote.clone()).unwrap()),
+            });
         }
         self.tasks = tasks;
         self.changes = Default::default();
@@ -352,6 +379,7 @@ impl Job {
         Ok(Self {
             store: Some(open_store(&options)?),
             options,
+            remote: None,
             tables: Tables::new(),
             tasks: 1,
             contents: Contents::default(),
