@@ -113,6 +113,7 @@ fn context() -> BuildContext {
 
 fn group() -> Result<Box<dyn Operator>> {
     let factory = GroupAggregateFactory {
+        ttl: None,
         lasting: Vec::new(),
         keys: vec![(col("k", &schema()).expect("k is a column"), "k".into())],
         aggregates: calls(),

@@ -3,7 +3,8 @@
 //! State tables: `groups` (key → number of rows, aggregate states, last emitted results) and, for
 //! aggregates that remember values or rows, `values_<n>` (key, value → number of rows) and `rows_<n>`
 //! (key, arrival → row).
-//! Bound: by keys; one row per group that has rows, one per distinct value or row of a group.
+//! Bound: by keys; one row per group that has rows, one per distinct value or row of a group. With a time
+//! to live, groups that nothing has touched for so long go with all their rows and without a word.
 //! Emission: at the end of an epoch, the net change of each group that it touched, once: `+I` for
 //! a new group, `-U` `+U` (or `+U` alone) when a result changed, nothing when none did, `-D` when
 //! the last row went. The one group of a global aggregate, and of each empty grouping set, always
@@ -11,6 +12,7 @@
 //!
 //! The output has no time attribute, so the watermark passes unchanged: nothing is late for it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
@@ -22,13 +24,14 @@ use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::key::{key_group, stable_hashes};
 use millpond_core::limits::BATCH_ROWS_MAX;
 use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, RowKind, RowKinds, Watermark};
-use millpond_state::{StateTable, TableKind, ValueTable};
+use millpond_state::{KeyedRows, NO_SLOT, StateColumn, StateTable, TableKind, ValueTable};
 
 use crate::aggregate::{
     AggregateCall, AggregateSet, GroupedRows, OrderIndex, SideMut, SideRef, describe_group, evaluate,
     key_fields, state_table,
 };
 use crate::operator::*;
+use crate::ttl::{TOUCHED, TimeToLive};
 
 /// The physical description of an updating GROUP BY.
 #[derive(Debug, Clone)]
@@ -48,6 +51,8 @@ pub struct GroupAggregateFactory {
     pub emit_update_before: bool,
     /// The changelog of the input: append or retract.
     pub input_mode: ChangelogMode,
+    /// How long a group is known that nothing touches, in microseconds; `None`: for ever.
+    pub ttl: Option<i64>,
 }
 
 impl OperatorFactory for GroupAggregateFactory {
@@ -99,6 +104,7 @@ struct GroupAggregate {
     lasting_keys: Vec<Vec<ScalarValue>>,
     /// And their slots.
     lasting: Vec<u32>,
+    ttl: Option<TimeToLive>,
     slots: Vec<u32>,
 }
 
@@ -128,7 +134,7 @@ impl GroupAggregate {
         }
         let set = AggregateSet::new(&factory.aggregates, &factory.input_schema, factory.input_mode)?;
         let keys = key_fields(&factory.keys, &factory.input_schema)?;
-        let values = value_fields(&set);
+        let values = value_fields(&set, factory.ttl.is_some());
         let table = |name: &str, more: &[FieldRef], values: &[FieldRef]| {
             ValueTable::new(state_table(name, TableKind::Value, &keys, more, values), context.max_parallelism)
         };
@@ -151,6 +157,7 @@ impl GroupAggregate {
         Ok(Self {
             lasting_keys,
             lasting: Vec::new(),
+            ttl: factory.ttl.map(TimeToLive::new),
             sides,
             next_arrival: 0,
             factory,
@@ -189,6 +196,69 @@ impl GroupAggregate {
                 self.touched.push(*slot);
             }
         }
+    }
+
+    /// The groups of the current batch live on from now.
+    fn live_on(&mut self, now: EpochTime) {
+        let Some(ttl) = &mut self.ttl else { return };
+        let step = ttl.step(now);
+        if let Some(touched) = self.groups.columns_mut().last_mut() {
+            let touched = touched.i64s_mut();
+            for slot in &self.slots {
+                touched[*slot as usize] = step;
+                ttl.touch(*slot, step);
+            }
+        }
+    }
+
+    /// Forgets the groups whose time is over.
+    fn expire(&mut self, now: EpochTime) -> Result<()> {
+        let Some(ttl) = &mut self.ttl else { return Ok(()) };
+        let step = ttl.step(now);
+        let mut expired = ttl.expired(now);
+        expired.retain(|slot| {
+            let is_needed = self.is_touched.get(*slot as usize) == Some(&true) || self.lasting.contains(slot);
+            if is_needed {
+                ttl.touch(*slot, step);
+            }
+            !is_needed
+        });
+        if expired.is_empty() {
+            return Ok(());
+        }
+        self.groups.remove(&expired)?;
+        let keys = self.factory.keys.len();
+        for (number, side) in self.sides.iter_mut().enumerate() {
+            let rows = side.table.keyed_rows_mut();
+            remove_orphans(rows, self.groups.keyed_rows_mut(), keys)?;
+            rows.forget_groups(&expired);
+            if side.index.is_some() {
+                side.index = self.set.new_index(number)?;
+                if let Some(index) = &mut side.index {
+                    let (rows, groups) = (side.table.keyed_rows(), self.groups.keyed_rows_mut());
+                    self.set.fill_index(number, index, rows, groups)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a batch that meet what they take back: with a time to live it may be forgotten.
+    fn without_strays(&mut self, batch: &ChangelogBatch, signs: &[i64]) -> Result<Option<BooleanArray>> {
+        let keys = self.key_columns(&batch.rows)?;
+        self.groups.slots_for(&keys, &stable_hashes(&keys, batch.num_rows())?, &mut self.slots)?;
+        // Groups that come to nothing are removed when their epoch ends.
+        self.touch();
+        let counts = self.groups.columns()[ROW_COUNT].i64s();
+        let mut more: HashMap<u32, i64> = HashMap::new();
+        let meets = |(slot, sign): (&u32, &i64)| {
+            let more = more.entry(*slot).or_default();
+            let meets = *sign > 0 || counts[*slot as usize] + *more > 0;
+            *more += if meets { *sign } else { 0 };
+            Some(meets)
+        };
+        let meets: BooleanArray = self.slots.iter().zip(signs).map(meets).collect();
+        Ok((meets.true_count() < meets.len()).then_some(meets))
     }
 
     /// Some groups exist before any input does.
@@ -230,6 +300,9 @@ impl GroupAggregate {
         let keys = self.groups.keys(slots)?;
         self.remember(slots, &new)?;
         self.groups.remove(&changes.gone)?;
+        if let Some(ttl) = &mut self.ttl {
+            changes.gone.iter().for_each(|slot| ttl.forget(*slot));
+        }
         for side in &mut self.sides {
             side.table.keyed_rows_mut().forget_groups(&changes.gone);
         }
@@ -280,7 +353,8 @@ impl GroupAggregate {
 
     fn old_results(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
         let emitted = FIRST_STATE + self.set.state_fields().len();
-        self.groups.columns()[emitted..].iter().map(|column| column.gather(slots)).collect()
+        let results = &self.groups.columns()[emitted..emitted + self.factory.aggregates.len()];
+        results.iter().map(|column| column.gather(slots)).collect()
     }
 
     fn new_results(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
@@ -330,11 +404,18 @@ impl Operator for GroupAggregate {
         if signs.is_some() && self.factory.input_mode == ChangelogMode::Append {
             return Err(Error::internal("invariant 4: a retraction on an append edge of GroupAggregate"));
         }
+        if let (Some(_), Some(given)) = (&self.ttl, &signs)
+            && let Some(meets) = self.without_strays(&batch, given)?
+        {
+            ctx.metrics.rejected.add((meets.len() - meets.true_count()) as u64);
+            return self.process(ctx, 0, batch.filter(&meets)?);
+        }
         let keys = self.key_columns(&batch.rows)?;
         let hashes = stable_hashes(&keys, batch.num_rows())?;
         let inputs = self.set.evaluate(&batch.rows)?;
         self.groups.slots_for(&keys, &hashes, &mut self.slots)?;
         self.touch();
+        self.live_on(ctx.time);
         let arrivals = self.arrivals(batch.num_rows());
         let rows = GroupedRows {
             keys: &keys,
@@ -355,9 +436,10 @@ impl Operator for GroupAggregate {
         &mut self,
         ctx: &mut OperatorContext,
         watermark: Option<Watermark>,
-        _time: EpochTime,
+        time: EpochTime,
     ) -> Result<EpochOutcome> {
         self.touch_lasting()?;
+        self.expire(time)?;
         let progress = self.emit_next(ctx)?;
         Ok(EpochOutcome { watermark, wake_at: None, progress })
     }
@@ -380,6 +462,13 @@ impl Operator for GroupAggregate {
             }
         }
         self.next_arrival = last + 1;
+        if let Some(ttl) = &mut self.ttl {
+            let slots = self.groups.keyed_rows().live_slots(0, usize::MAX);
+            let touched = self.groups.columns().last().map(StateColumn::i64s).unwrap_or_default();
+            for slot in slots {
+                ttl.touch(slot, touched[slot as usize]);
+            }
+        }
         Ok(())
     }
 }
@@ -407,6 +496,23 @@ impl Changes {
     }
 }
 
+/// Removes rows of a side table whose group is gone.
+fn remove_orphans(rows: &mut KeyedRows, groups: &mut KeyedRows, keys: usize) -> Result<()> {
+    let mut from = 0;
+    let mut found = Vec::new();
+    loop {
+        let slots = rows.live_slots(from, BATCH_ROWS_MAX);
+        let Some(last) = slots.last() else { return Ok(()) };
+        from = last + 1;
+        let mut prefix = rows.keys(&slots)?;
+        prefix.truncate(keys);
+        groups.find(&prefix, &stable_hashes(&prefix, slots.len())?, &mut found)?;
+        let orphans: Vec<u32> =
+            slots.iter().zip(&found).filter(|(_, group)| **group == NO_SLOT).map(|(slot, _)| *slot).collect();
+        rows.remove(&orphans)?;
+    }
+}
+
 /// One key as columns.
 fn columns_of(key: &[ScalarValue]) -> Result<Vec<ArrayRef>> {
     let column = |value: &ScalarValue| value.to_array().map_err(|error| Error::internal(error.to_string()));
@@ -421,7 +527,7 @@ fn signs(batch: &ChangelogBatch) -> Option<Vec<i64>> {
     signs.contains(&-1).then_some(signs)
 }
 
-fn value_fields(set: &AggregateSet) -> Vec<FieldRef> {
+fn value_fields(set: &AggregateSet, has_ttl: bool) -> Vec<FieldRef> {
     let mut fields: Vec<FieldRef> = vec![
         Arc::new(Field::new("row_count", DataType::Int64, false)),
         Arc::new(Field::new("emitted", DataType::Boolean, false)),
@@ -431,6 +537,7 @@ fn value_fields(set: &AggregateSet) -> Vec<FieldRef> {
         Arc::new(Field::new(format!("{}.emitted", field.name()), field.data_type().clone(), true))
     };
     fields.extend(set.result_fields().into_iter().map(last));
+    fields.extend(has_ttl.then(|| Arc::new(Field::new(TOUCHED, DataType::Int64, false))));
     fields
 }
 

@@ -40,6 +40,7 @@ fn factory(keys: &[&str], aggregates: Vec<AggregateCall>, mode: ChangelogMode) -
     fields.extend(set.result_fields());
     let schema = Arc::new(Schema::new(fields));
     GroupAggregateFactory {
+        ttl: None,
         lasting: if keys.is_empty() { vec![Vec::new()] } else { Vec::new() },
         keys,
         aggregates,
@@ -67,7 +68,14 @@ impl Task {
     }
 
     fn end(&mut self) -> Result<Vec<String>> {
-        let outcome = self.operator.end_epoch(&mut self.ctx, Some(Timestamp(7)), Timestamp(0))?;
+        self.end_at(0)
+    }
+
+    /// The same at a time, in seconds; the next epoch begins then.
+    fn end_at(&mut self, time: i64) -> Result<Vec<String>> {
+        let time = Timestamp(time * 1_000_000);
+        let outcome = self.operator.end_epoch(&mut self.ctx, Some(Timestamp(7)), time)?;
+        self.ctx.time = time;
         assert_eq!(outcome.watermark, Some(Timestamp(7)));
         let mut said = Vec::new();
         let mut progress = outcome.progress;
@@ -224,6 +232,7 @@ fn decimal_sums_are_exact_beyond_128_bits() {
     let schema_out = Arc::new(Schema::new(set.result_fields()));
     let factory = GroupAggregateFactory {
         keys: vec![],
+        ttl: None,
         lasting: vec![Vec::new()],
         aggregates: vec![sum],
         input_schema: schema.clone(),
@@ -438,4 +447,46 @@ fn counts_are_bigint() {
     task.operator.end_epoch(&mut task.ctx, None, Timestamp(0)).unwrap();
     let batch = task.ctx.take_output().unwrap();
     assert_eq!(batch.rows.column(0).as_primitive::<Int64Type>().values(), &[0]);
+}
+
+/// With a time to live, groups go without a word, their side tables with them, and what would take
+/// them back then is ignored and counted.
+#[test]
+fn groups_live_for_a_time() {
+    use AggregateFunction::*;
+    let calls = || {
+        vec![call(CountStar, "", false), call(Sum, "v", false), call(Min, "v", false), call(Count, "v", true)]
+    };
+    let factory =
+        GroupAggregateFactory { ttl: Some(2_000_000), ..factory(&["k"], calls(), ChangelogMode::Retract) };
+    let mut task = Task::new(&factory);
+    task.ctx.time = Timestamp(0);
+    task.rows(rows("+a 5, +b 1, +b 1"));
+    assert_eq!(task.end_at(1).unwrap(), ["+I a|1|5|5|1", "+I b|2|2|1|1"]);
+    task.rows(rows("+b 3"));
+    assert_eq!(task.end_at(2).unwrap(), ["-U b|2|2|1|1", "+U b|3|5|1|2"]);
+    assert_eq!(task.end_at(3).unwrap(), [""; 0], "a is gone, and nothing says so");
+    let sizes: Vec<usize> = task.operator.tables().iter().map(|table| table.rows()).collect();
+    assert_eq!(sizes[0], 1);
+    assert!(sizes[1..].iter().all(|rows| *rows == 2), "of b only: {sizes:?}");
+    task.rows(rows("-a 5, +a 7, -c 1, -c 2, +c 3, -c 3"));
+    assert_eq!(task.end_at(3).unwrap(), ["+I a|1|7|7|1"]);
+    assert_eq!(task.ctx.metrics.rejected.value(), 3);
+    task.rows(rows("-a 7, -b 1"));
+    assert_eq!(task.end_at(4).unwrap(), ["-D a|1|7|7|1", "-U b|3|5|1|2", "+U b|2|4|1|2"]);
+    // Its age outlives a restart.
+    let frozen = task.freeze();
+    let mut task = Task::new(&factory);
+    for (table, delta) in task.operator.tables().into_iter().zip(&frozen) {
+        table.load(&delta.upserts, ALL).unwrap();
+    }
+    task.operator.restored(None).unwrap();
+    assert_eq!(task.operator.tables()[0].rows(), 1);
+    task.ctx.time = Timestamp(5_000_000);
+    assert_eq!(task.end_at(5).unwrap(), [""; 0]);
+    assert_eq!(task.operator.tables()[0].rows(), 1);
+    assert_eq!(task.end_at(7).unwrap(), [""; 0]);
+    assert!(task.operator.tables().iter().all(|table| table.rows() == 0));
+    task.rows(rows("+b 9"));
+    assert_eq!(task.end_at(7).unwrap(), ["+I b|1|9|9|1"]);
 }

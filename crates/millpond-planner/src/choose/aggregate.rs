@@ -22,11 +22,13 @@ use millpond_operators::expand::ExpandFactory;
 use millpond_operators::group_aggregate::GroupAggregateFactory;
 
 use super::calc::plain;
+use super::rank::ttl_text;
 use super::{Chooser, NodeFacts, Operator, column_index};
 use crate::aggregate_function;
 use crate::plan_error::from_datafusion;
 use crate::properties::Role;
 use crate::stream_plan::{NodeId, StateBound};
+use crate::window_relation::seconds;
 
 /// An aggregate call of the logical plan.
 #[derive(Debug, Clone)]
@@ -189,10 +191,11 @@ impl Chooser<'_> {
         let keys = prepared.keys;
         let exchange = self.exchange(prepared.input, keys.clone());
         let given = Arc::clone(&self.node(exchange).schema);
+        let ttl = self.session.state_ttl().filter(|_| !keys.is_empty());
         let distinct_rows = prepared.calls.is_empty() && mode == ChangelogMode::Append;
         let output = Arc::clone(aggregate.schema.inner());
         let operator = Operator {
-            semantics: format!("{keys:?} {}", call_texts(&prepared.calls)),
+            semantics: format!("{keys:?} {}{}", call_texts(&prepared.calls), ttl_text(ttl)),
             factory: Arc::new(GroupAggregateFactory {
                 keys: keys
                     .iter()
@@ -205,14 +208,16 @@ impl Chooser<'_> {
                 schema: Arc::clone(&output),
                 emit_update_before: true,
                 input_mode: mode,
+                ttl,
             }),
             inputs: vec![exchange],
             mode: if distinct_rows { ChangelogMode::Append } else { ChangelogMode::Retract },
             upsert_keys: vec![(0..keys.len()).collect()],
-            state: StateBound::Keys(match names.as_slice() {
-                [] => "one row".into(),
-                names => names.join(", "),
-            }),
+            state: match (names.as_slice(), ttl) {
+                ([], _) => StateBound::Keys("one row".into()),
+                (_, Some(ttl)) => StateBound::Ttl(seconds(ttl)),
+                (names, None) => StateBound::Keys(names.join(", ")),
+            },
             facts: NodeFacts {
                 updated_by: Some("GROUP BY"),
                 ..NodeFacts::new(vec![Role::Plain; output.fields().len()], keys.is_empty())
