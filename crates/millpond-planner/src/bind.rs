@@ -14,7 +14,7 @@ use sqlparser::ast;
 use crate::catalog::{BoundTable, Catalog, TableColumn, TableColumnKind, TableWatermark};
 use crate::plan_error::{from_datafusion, location_of, with_nearest};
 use crate::session::{Binder, Session};
-use crate::sql_type::{arrow_type, sql_type};
+use crate::sql_type::{TextLength, arrow_type, sql_type};
 use crate::statement::{Column, ColumnKind, CreateTable, Watermark};
 
 /// Resolves a table definition.
@@ -95,7 +95,13 @@ fn bind_columns(session: &Session, create: &CreateTable, connector: &SchemaRef) 
                 computed(session, expr, &columns, connector).map_err(|error| at_column(error, column))?
             }
         };
-        columns.push(TableColumn { name, data_type, nullable, kind, comment });
+        let length = match &column.kind {
+            ColumnKind::Physical { data_type, .. } | ColumnKind::Metadata { data_type, .. } => {
+                TextLength::of(data_type)
+            }
+            ColumnKind::Computed { .. } => None,
+        };
+        columns.push(TableColumn { name, data_type, nullable, kind, comment, length });
     }
     Ok(columns)
 }

@@ -12,6 +12,7 @@ use millpond_core::{ChangelogMode, Error, Result};
 use sqlparser::ast;
 
 use crate::plan_error::with_nearest;
+use crate::sql_type::TextLength;
 
 /// The tables and views that a query may name; names are case-sensitive.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +83,8 @@ pub struct TableColumn {
     pub kind: TableColumnKind,
     /// Its comment.
     pub comment: Option<String>,
+    /// How long its texts are, where its type says so; its data type does not.
+    pub(crate) length: Option<TextLength>,
 }
 
 /// Where the values of a column come from.
@@ -143,6 +146,7 @@ impl Catalog {
             nullable: field.is_nullable(),
             kind: TableColumnKind::Physical { index },
             comment: None,
+            length: None,
         };
         let bound = BoundTable {
             name: name.into(),

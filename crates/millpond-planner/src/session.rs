@@ -60,6 +60,8 @@ pub struct PlannerSettings {
     pub cdc_duplicates: bool,
     /// Leave rows out that have NULL where the sink takes none (`sink.not-null-enforcer`).
     pub drop_nulls_at_sinks: bool,
+    /// Cut texts, or fill them with blanks, to the length of the sink's column (`sink.type-length-enforcer`).
+    pub fit_texts_at_sinks: bool,
     /// How long operators remember a key that nothing touches, in microseconds (`state.ttl`);
     /// `None`: for ever.
     pub state_ttl: Option<i64>,
@@ -75,6 +77,8 @@ pub(crate) struct Session {
     pub(crate) cdc_duplicates: bool,
     /// Whether rows with NULL where the sink takes none are left out.
     pub(crate) drop_nulls_at_sinks: bool,
+    /// Whether texts get the length of the sink's column.
+    pub(crate) fit_texts_at_sinks: bool,
     state_ttl: Option<i64>,
 }
 
@@ -99,6 +103,7 @@ impl Session {
             time_zone,
             cdc_duplicates: settings.cdc_duplicates,
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks,
+            fit_texts_at_sinks: settings.fit_texts_at_sinks,
             state_ttl: settings.state_ttl,
         })
     }

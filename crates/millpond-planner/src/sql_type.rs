@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, TimeUnit};
 use datafusion::common::DataFusionError;
+use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::expr::Cast;
 use datafusion::logical_expr::planner::TypePlanner;
 use millpond_core::{Error, Result};
 use sqlparser::ast::{self, ArrayElemTypeDef, ExactNumberInfo, TimezoneInfo};
@@ -69,7 +71,8 @@ pub(crate) enum TextLength {
 const LENGTH: &str = "millpond.length";
 
 impl TextLength {
-    fn of(sql: &ast::DataType) -> Option<Self> {
+    /// That of a type; `None` for types without one.
+    pub(crate) fn of(sql: &ast::DataType) -> Option<Self> {
         use ast::DataType as Sql;
         let number = |length: &Option<ast::CharacterLength>| match length {
             Some(ast::CharacterLength::IntegerLength { length, .. }) => usize::try_from(*length).ok(),
@@ -105,6 +108,13 @@ impl fmt::Display for TextLength {
             TextLength::Varchar(length) => write!(f, "VARCHAR({length})"),
         }
     }
+}
+
+/// The text, cast to a length.
+pub(crate) fn with_length(text: Expr, length: TextLength) -> Expr {
+    let metadata = HashMap::from([(LENGTH.to_owned(), length.to_string())]);
+    let field = Field::new("", DataType::Utf8, true).with_metadata(metadata);
+    Expr::Cast(Cast { expr: Box::new(text), field: Arc::new(field) })
 }
 
 /// The length that the target of a cast tells.

@@ -143,6 +143,7 @@ impl Session {
             time_zone: Some(settings.time_zone()),
             cdc_duplicates: settings.cdc_duplicates(),
             drop_nulls_at_sinks: settings.drop_nulls_at_sinks(),
+            fit_texts_at_sinks: settings.fit_texts_at_sinks(),
             state_ttl: settings.state_ttl(),
             require_bounded_state: settings.require_bounded_state(),
         })?;

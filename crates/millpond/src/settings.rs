@@ -75,6 +75,8 @@ const MODES: &[(&str, &str)] = &[("streaming", "streaming"), ("batch", "batch")]
 const VERIFY: &[(&str, &str)] = &[("size", "size"), ("crc", "crc")];
 const NOT_NULL_ENFORCERS: &[(&str, &str)] =
     &[("error", "error"), ("ERROR", "error"), ("drop", "drop"), ("DROP", "drop")];
+const TYPE_LENGTH_ENFORCERS: &[(&str, &str)] =
+    &[("ignore", "ignore"), ("IGNORE", "ignore"), ("trim_pad", "trim_pad"), ("TRIM_PAD", "trim_pad")];
 const CHECKPOINT_MODES: &[(&str, &str)] = &[
     ("exactly_once", "exactly_once"),
     ("exactly-once", "exactly_once"),
@@ -266,6 +268,14 @@ const DEFINITIONS: &[Definition] = &[
         Check::Words(NOT_NULL_ENFORCERS),
         "error",
         "what happens to rows with NULL for a column of a sink that is NOT NULL: error or drop",
+    ),
+    define(
+        "sink.type-length-enforcer",
+        &["table.exec.sink.type-length-enforcer"],
+        Check::Words(TYPE_LENGTH_ENFORCERS),
+        "ignore",
+        "texts for a column of a sink that is CHAR(n) or VARCHAR(n): ignore the length, or trim_pad: cut them, or \
+         fill CHAR with blanks",
     ),
     define(
         "source.cdc-duplicates",
@@ -603,6 +613,10 @@ impl Settings {
     /// Whether `sink.not-null-enforcer` is `drop`.
     pub fn drop_nulls_at_sinks(&self) -> bool {
         self.value("sink.not-null-enforcer") == "drop"
+    }
+    /// Whether `sink.type-length-enforcer` is `trim_pad`.
+    pub fn fit_texts_at_sinks(&self) -> bool {
+        self.value("sink.type-length-enforcer") == "trim_pad"
     }
     /// `state.require-bounded`.
     pub fn require_bounded_state(&self) -> bool {

@@ -18,7 +18,7 @@ use super::{Chooser, NewNode, NodeFacts, Operator};
 use crate::catalog::{TableColumn, TableColumnKind, TableEntry};
 use crate::plan_error::{from_datafusion, location_of, with_nearest};
 use crate::properties::Role;
-use crate::sql_type::sql_type;
+use crate::sql_type::{sql_type, with_length};
 use crate::statement::Insert;
 use crate::stream_plan::{NodeId, NodeKind, SinkTarget, StateBound};
 
@@ -53,7 +53,7 @@ impl Chooser<'_> {
         let takes = sink_mode(table)?;
         refuse_metadata(insert, table)?;
         let rows = self.choose(query)?;
-        let exprs = assignments(insert, table, query.schema())?;
+        let exprs = self.fitted(assignments(insert, table, query.schema())?, table, query.schema())?;
         let filter = self.session.drop_nulls_at_sinks.then(|| without_nulls(&exprs, table, query.schema()));
         let filter = filter.transpose()?.flatten();
         let rows = self.calc(rows, query.schema(), &exprs, filter.as_ref(), table.bound.sink_schema())?;
@@ -82,6 +82,17 @@ impl Chooser<'_> {
             self.replaced.insert(sink, Replaced::ByKey(key));
         }
         Ok(sink)
+    }
+
+    /// With casts as CAST has them, and texts with the lengths of the sink's columns if asked for.
+    fn fitted(&self, exprs: Vec<Expr>, table: &TableEntry, query: &DFSchema) -> Result<Vec<Expr>> {
+        let columns = table.bound.written_columns().into_iter().map(|column| &table.bound.columns[column]);
+        let fitted = |(expr, column): (Expr, &TableColumn)| {
+            let length = column.length.filter(|_| self.session.fit_texts_at_sinks);
+            let expr = length.map_or(expr.clone(), |length| with_length(expr, length));
+            self.session.coerced(expr, query)
+        };
+        exprs.into_iter().zip(columns).map(fitted).collect()
     }
 
     fn refuse_updates(&self, rows: NodeId, takes: ChangelogMode, table: &TableEntry) -> Result<()> {
