@@ -117,10 +117,29 @@ pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
 
 fn unsupported_feature(message: &str) -> Error {
     let message = cleaned(message);
+    if let Some(error) = without_physical_form(&message) {
+        return error;
+    }
     match message.contains("support") {
         true => Error::invalid(message),
         false => Error::invalid(format!("{message} is not supported")),
     }
+}
+
+/// `Physical plan does not support logical expression InSubquery(InSubquery { … })`.
+fn without_physical_form(message: &str) -> Option<Error> {
+    let expression = message.strip_prefix("physical plan does not support logical expression ")?;
+    let (what, hint) = match expression.split('(').next() {
+        Some("InSubquery") => ("IN with a subquery", "it can stand in WHERE, or be written as a join"),
+        Some("Exists") => ("EXISTS with a subquery", "it can stand in WHERE, or be written as a join"),
+        Some("ScalarSubquery") => ("a subquery of this form", "write it as a join"),
+        Some("OuterReferenceColumn") => (
+            "a subquery that refers to the query around it in this way",
+            "compare the outer column by = in its WHERE, or write it as a join",
+        ),
+        _ => ("this expression", "it can stand in WHERE, or be written as a join"),
+    };
+    Some(Error::invalid(format!("{what} is not supported here")).with_hint(hint))
 }
 
 fn reworded(message: &str) -> Error {
@@ -142,16 +161,8 @@ fn reworded(message: &str) -> Error {
     if let Some(name) = message.strip_prefix("invalid function '").and_then(|rest| rest.split('\'').next()) {
         return Error::invalid(format!("function {}{NO_FUNCTION}", name.to_uppercase()));
     }
-    // `Physical plan does not support logical expression InSubquery(InSubquery { … })`.
-    if let Some(expression) = message.strip_prefix("physical plan does not support logical expression ") {
-        let what = match expression.split('(').next() {
-            Some("InSubquery") => "IN with a subquery",
-            Some("Exists") => "EXISTS with a subquery",
-            Some("ScalarSubquery") => "a subquery",
-            _ => "this expression",
-        };
-        return Error::invalid(format!("{what} is not supported here"))
-            .with_hint("it can stand in WHERE, or be written as a join");
+    if let Some(error) = without_physical_form(&message) {
+        return error;
     }
     // `Cannot create filter with non-boolean predicate 't.id' returning Int32`.
     if let Some((predicate, found)) = message

@@ -77,7 +77,7 @@ impl Chooser<'_> {
         let width = schema.fields().len();
         let plain: Option<Vec<usize>> = keys.iter().map(|key| super::column_index(schema, key)).collect();
         if let Some(keys) = plain {
-            return Ok(JoinInput { node, schema: Arc::clone(schema), keys, width });
+            return Ok(JoinInput { node, schema: self.with_unasked(node, schema, side)?, keys, width });
         }
         let mut fields: Vec<_> =
             schema.iter().map(|(table, field)| (table.cloned(), Arc::clone(field))).collect();
@@ -90,6 +90,23 @@ impl Chooser<'_> {
         let exprs: Vec<Expr> = own.chain(keys.iter().cloned()).collect();
         let node = self.calc(node, schema, &exprs, None, Arc::clone(extended.inner()))?;
         Ok(JoinInput { node, schema: Arc::new(extended), keys: (width..width + keys.len()).collect(), width })
+    }
+
+    /// The schema with the columns that a node has though nobody asked for them: where none is wanted,
+    /// rows come as they are.
+    fn with_unasked(&self, node: NodeId, schema: &DFSchemaRef, side: &str) -> Result<DFSchemaRef> {
+        let unasked = self.node(node).schema.fields().iter().enumerate().skip(schema.fields().len());
+        let unasked: Vec<_> = unasked
+            .map(|(place, field)| {
+                (None, Arc::new(field.as_ref().clone().with_name(format!("${side}_unasked{place}"))))
+            })
+            .collect();
+        if unasked.is_empty() {
+            return Ok(Arc::clone(schema));
+        }
+        let own = schema.iter().map(|(table, field)| (table.cloned(), Arc::clone(field)));
+        let fields = own.chain(unasked).collect();
+        Ok(Arc::new(DFSchema::new_with_metadata(fields, HashMap::new()).map_err(from_datafusion)?))
     }
 
     /// A bound between the times of the inputs; none if rows may be taken back, however late.
