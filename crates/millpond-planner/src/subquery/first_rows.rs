@@ -61,9 +61,13 @@ impl FirstRows {
             return Ok(None);
         };
         let mut outer = Vec::new();
-        let Some(Ranked { plan: rows, ranked: true }) = ranked(&limit.input, None, &mut outer)? else {
-            return Ok(None);
-        };
+        let Some(mut found) = ranked(&limit.input, None, &mut outer)? else { return Ok(None) };
+        if !found.ranked {
+            // Any rows will do: they are those that come first by their own columns, always the same.
+            let order = own_order(&limit.input);
+            found = numbered(found, Some(&order), outer.len())?;
+        }
+        let Ranked { plan: rows, ranked: true } = found else { return Ok(None) };
         let rank = || Expr::Column(Column::from_name(RANK));
         let (first, last) = (skip as u64, (skip + fetch) as u64);
         let mut wanted = rank().lt_eq(lit(last));
@@ -98,6 +102,13 @@ impl FirstRows {
         let join = Join::try_new(left, right, on, filter, join_type, JoinConstraint::On, equality, false)?;
         Ok(LogicalPlan::Join(join))
     }
+}
+
+/// By all columns that have an order.
+fn own_order(plan: &LogicalPlan) -> Vec<Sort> {
+    let fields = plan.schema().columns().into_iter().zip(plan.schema().fields());
+    let ordered = fields.filter(|(_, field)| !field.data_type().is_nested());
+    ordered.map(|(column, _)| Expr::Column(column).sort(true, true)).collect()
 }
 
 fn key(place: usize) -> String {
@@ -146,7 +157,7 @@ fn projected(projection: &Projection, inner: Ranked, keys: usize) -> Planned<Ran
 /// The rows with their number among those of their keys, if they have an order.
 fn numbered(rows: Ranked, order: Option<&[Sort]>, keys: usize) -> Planned<Ranked> {
     let Some(order) = order.map(<[Sort]>::to_vec) else { return Ok(rows) };
-    if rows.ranked || order.iter().any(|sort| reads_more(&sort.expr)) {
+    if rows.ranked || order.is_empty() || order.iter().any(|sort| reads_more(&sort.expr)) {
         return Ok(Ranked { ranked: false, ..rows });
     }
     let own: Vec<Expr> = rows.plan.schema().columns().into_iter().map(Expr::Column).collect();
