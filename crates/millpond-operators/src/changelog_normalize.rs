@@ -20,7 +20,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use millpond_core::key::stable_hashes;
 use millpond_core::limits::BATCH_ROWS_MAX;
 use millpond_core::{ChangelogBatch, EpochTime, KeyHashes, Result, RowKind, Watermark};
-use millpond_state::{StateTable, TableDef, TableKind, ValueTable};
+use millpond_state::{Evicted, StateTable, TableDef, TableKind, ValueTable};
 
 use crate::operator::*;
 
@@ -315,12 +315,30 @@ impl Operator for ChangelogNormalize {
         self.emit_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Spilling(self)
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         vec![&mut self.rows]
     }
 
     fn restored(&mut self, _watermark: Option<Watermark>) -> Result<()> {
         Ok(())
+    }
+}
+
+impl Spilling for ChangelogNormalize {
+    fn evict(&mut self, keep: f64) -> Result<Vec<Evicted>> {
+        let touched = &self.touched.is_touched;
+        let count = surplus(self.rows.rows(), keep);
+        let is_pinned = |slot: u32| touched.get(slot as usize) == Some(&true);
+        let cold = self.rows.keyed_rows_mut().cold_slots(count, is_pinned);
+        Ok(vec![self.rows.evict(&cold)?])
+    }
+
+    fn admit(&mut self, tables: Vec<Evicted>) -> Result<()> {
+        tables.iter().try_for_each(|rows| self.rows.admit(rows).map(|_| ()))
     }
 }
 

@@ -15,7 +15,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use millpond_core::key::stable_hashes;
 use millpond_core::{ChangelogBatch, EpochTime, KeyHashes, Result, Watermark};
-use millpond_state::{NO_SLOT, StateTable, TableKind, ValueTable};
+use millpond_state::{Evicted, NO_SLOT, StateTable, TableKind, ValueTable};
 
 use crate::aggregate::state_table;
 use crate::operator::*;
@@ -151,6 +151,14 @@ impl Operator for Deduplicate {
         Ok(Progress::Done)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        match self.ttl {
+            // Its clock goes by the slots of keys that are in memory.
+            Some(_) => Residency::Resident,
+            None => Residency::Spilling(self),
+        }
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         vec![&mut self.keys]
     }
@@ -163,6 +171,18 @@ impl Operator for Deduplicate {
             ttl.touch(slot, touched[slot as usize]);
         });
         Ok(())
+    }
+}
+
+impl Spilling for Deduplicate {
+    fn evict(&mut self, keep: f64) -> Result<Vec<Evicted>> {
+        let count = surplus(self.keys.rows(), keep);
+        let cold = self.keys.keyed_rows_mut().cold_slots(count, |_| false);
+        Ok(vec![self.keys.evict(&cold)?])
+    }
+
+    fn admit(&mut self, tables: Vec<Evicted>) -> Result<()> {
+        tables.iter().try_for_each(|keys| self.keys.admit(keys).map(|_| ()))
     }
 }
 

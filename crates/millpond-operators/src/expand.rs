@@ -116,6 +116,10 @@ impl Operator for Expand {
         self.expand_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }

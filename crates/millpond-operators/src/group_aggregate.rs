@@ -24,7 +24,7 @@ use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::key::{key_group, stable_hashes};
 use millpond_core::limits::BATCH_ROWS_MAX;
 use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, RowKind, RowKinds, Watermark};
-use millpond_state::{KeyedRows, NO_SLOT, StateColumn, StateTable, TableKind, ValueTable};
+use millpond_state::{Evicted, KeyedRows, NO_SLOT, StateColumn, StateTable, TableKind, ValueTable};
 
 use crate::aggregate::{
     AggregateCall, AggregateSet, GroupedRows, OrderIndex, SideMut, SideRef, describe_group, evaluate,
@@ -448,6 +448,14 @@ impl Operator for GroupAggregate {
         self.emit_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        // The clock of a time to live goes by the slots of groups that are in memory.
+        match self.factory.keys.is_empty() || self.ttl.is_some() {
+            true => Residency::Resident,
+            false => Residency::Spilling(self),
+        }
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         let sides = self.sides.iter_mut().map(|side| &mut side.table as &mut dyn StateTable);
         std::iter::once(&mut self.groups as &mut dyn StateTable).chain(sides).collect()
@@ -470,6 +478,57 @@ impl Operator for GroupAggregate {
             }
         }
         Ok(())
+    }
+}
+
+impl Spilling for GroupAggregate {
+    fn evict(&mut self, keep: f64) -> Result<Vec<Evicted>> {
+        let (count, touched, lasting) = (surplus(self.groups.rows(), keep), &self.is_touched, &self.lasting);
+        let is_pinned = |slot: u32| touched.get(slot as usize) == Some(&true) || lasting.contains(&slot);
+        let cold = self.groups.keyed_rows_mut().cold_slots(count, is_pinned);
+        let mut sides = self.evict_sides(&cold)?;
+        sides.insert(0, self.groups.evict(&cold)?);
+        Ok(sides)
+    }
+
+    fn admit(&mut self, tables: Vec<Evicted>) -> Result<()> {
+        let mut tables = tables.into_iter();
+        if let Some(groups) = tables.next() {
+            self.groups.admit(&groups)?;
+        }
+        for ((number, side), rows) in self.sides.iter_mut().enumerate().zip(tables) {
+            let slots = side.table.admit(&rows)?;
+            if let Some(index) = &mut side.index {
+                let (rows, groups) = (side.table.keyed_rows(), self.groups.keyed_rows_mut());
+                self.set.index_rows(number, index, rows, groups, &slots)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GroupAggregate {
+    /// The rows of groups that are about to leave.
+    fn evict_sides(&mut self, groups: &[u32]) -> Result<Vec<Evicted>> {
+        let mut is_leaving = vec![false; self.is_touched.len()];
+        for group in groups {
+            is_leaving.resize(is_leaving.len().max(*group as usize + 1), false);
+            is_leaving[*group as usize] = true;
+        }
+        let mut evicted = Vec::with_capacity(self.sides.len());
+        for (number, side) in self.sides.iter_mut().enumerate() {
+            let mut slots = side.table.keyed_rows().live_slots(0, usize::MAX);
+            let of =
+                self.set.groups_of(number, side.table.keyed_rows(), self.groups.keyed_rows_mut(), &slots)?;
+            let mut of = of.into_iter();
+            slots.retain(|_| of.next().is_some_and(|group| is_leaving.get(group as usize) == Some(&true)));
+            if let Some(index) = &mut side.index {
+                index.forget(groups, &slots);
+            }
+            side.table.keyed_rows_mut().forget_groups(groups);
+            evicted.push(side.table.evict(&slots)?);
+        }
+        Ok(evicted)
     }
 }
 

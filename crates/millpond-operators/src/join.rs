@@ -45,7 +45,7 @@ use self::side::Side;
 use crate::expression::{Expression, columns_of, over_columns, reads_epoch, sql_text};
 use crate::operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory,
-    Progress,
+    Progress, Residency,
 };
 
 /// Describes a [`Join`]. The exchanges in front of it, if any, hash by exactly the key columns in
@@ -267,6 +267,10 @@ impl Operator for Join {
 
     fn resume(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
         self.advance(ctx)
+    }
+
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

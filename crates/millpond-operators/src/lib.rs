@@ -42,7 +42,7 @@ pub use group_aggregate::GroupAggregateFactory;
 pub use join::{JoinFactory, JoinKind, JoinRetention, SideRetention};
 pub use operator::{
     BuildContext, EpochOutcome, InputIndex, KeySet, KeySets, Operator, OperatorContext, OperatorFactory,
-    Progress,
+    Progress, Residency, Spilling,
 };
 pub use processing_time::{ProcessingTimeFactory, WindowEnds};
 pub use remember::RememberFactory;

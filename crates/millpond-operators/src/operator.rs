@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use millpond_core::{
     ChangelogBatch, EpochTime, KeyGroupRange, KeyHashes, OperatorMetrics, Result, Timestamp, Watermark,
 };
-use millpond_state::StateTable;
+use millpond_state::{Evicted, StateTable};
 
 /// Which input of an operator a batch came from: 0, or 1 for the right side of a join.
 pub type InputIndex = usize;
@@ -81,6 +81,32 @@ impl OperatorContext {
     }
 }
 
+/// How the state of an operator leaves memory when there is too little of it.
+pub enum Residency<'a> {
+    /// There is none to speak of.
+    Stateless,
+    /// It stays, and counts.
+    Resident,
+    /// Rows of keys that are not in use can leave.
+    Spilling(&'a mut dyn Spilling),
+}
+
+/// State that leaves memory and comes back, a partition key at a time: all rows of all tables whose
+/// partition key has the same hash.
+pub trait Spilling {
+    /// Gives up rows of keys that the open epoch has not touched, those not used for long first, until
+    /// about the fraction `keep` of the keys is left: what left each of its tables, in their order.
+    /// Called between batches.
+    fn evict(&mut self, keep: f64) -> Result<Vec<Evicted>>;
+    /// Takes rows of whole keys back, as they left: of each of its tables, in their order.
+    fn admit(&mut self, tables: Vec<Evicted>) -> Result<()>;
+}
+
+/// How many of `keys` are to go if the fraction `keep` is to stay.
+pub(crate) fn surplus(keys: usize, keep: f64) -> usize {
+    keys - (keys as f64 * keep.clamp(0.0, 1.0)) as usize
+}
+
 /// A streaming operator in one task.
 pub trait Operator: Send {
     /// Keys of its state tables that this batch will touch; the task makes them resident before
@@ -107,6 +133,8 @@ pub trait Operator: Send {
     fn tables(&mut self) -> Vec<&mut dyn StateTable>;
     /// Called once after the last `load` of a restore, before the first row.
     fn restored(&mut self, watermark: Option<Watermark>) -> Result<()>;
+    /// How its state leaves memory.
+    fn residency(&mut self) -> Residency<'_>;
 }
 
 /// The task for which an operator is built.

@@ -166,6 +166,10 @@ impl Operator for ProcessingTime {
         Ok(Progress::Done)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }

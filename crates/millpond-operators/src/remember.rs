@@ -249,6 +249,10 @@ impl Operator for Remember {
         vec![&mut self.table]
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     /// Finds the slots of the rows again.
     fn restored(&mut self, _watermark: Option<Watermark>) -> Result<()> {
         const ROWS: usize = 8192;

@@ -459,6 +459,10 @@ impl Operator for SessionAggregate {
         self.fire_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         let sides = self.sides.iter_mut().map(|table| table as &mut dyn StateTable);
         std::iter::once(&mut self.table as &mut dyn StateTable).chain(sides).collect()

@@ -396,6 +396,10 @@ impl Operator for SinkMaterialize {
         self.emit_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         vec![&mut self.rows]
     }

@@ -3,7 +3,7 @@
 use millpond_core::{ChangelogBatch, EpochTime, Result, Watermark};
 use millpond_state::StateTable;
 
-use crate::operator::{EpochOutcome, InputIndex, KeySets, Operator, OperatorContext, Progress};
+use crate::operator::{EpochOutcome, InputIndex, KeySets, Operator, OperatorContext, Progress, Residency};
 
 /// What a stateless operator does to a batch.
 pub trait BatchFunction: Send {
@@ -42,6 +42,10 @@ impl<F: BatchFunction> Operator for Stateless<F> {
 
     fn resume(&mut self, _: &mut OperatorContext) -> Result<Progress> {
         Ok(Progress::Done)
+    }
+
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

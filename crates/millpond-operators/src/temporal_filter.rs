@@ -519,6 +519,10 @@ impl Operator for TemporalFilter {
         self.emit_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         vec![&mut self.table]
     }

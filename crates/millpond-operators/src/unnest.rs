@@ -187,6 +187,10 @@ impl Operator for Unnest {
         self.unnest_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }

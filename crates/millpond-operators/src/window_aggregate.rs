@@ -347,6 +347,10 @@ impl Operator for WindowAggregate {
         self.fire_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         self.panes.tables().chain(self.sharing.tables()).collect()
     }

@@ -200,6 +200,10 @@ impl Operator for WindowTopN {
         self.emit_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Resident
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         vec![self.rankings.table()]
     }

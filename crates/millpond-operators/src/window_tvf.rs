@@ -157,6 +157,10 @@ impl Operator for WindowTvf {
         self.assign_next(ctx)
     }
 
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }

@@ -277,7 +277,8 @@ impl Deployment<'_> {
                 let context = build_context(id, fragment, graph.max_parallelism);
                 let (restored, nodes) = (self.restored.clone(), fragment.chain.clone());
                 let store = Arc::clone(&self.context.store);
-                let work = move || restored.build_chain(&nodes, context, metrics, store.as_ref());
+                let memory = self.job.environment.memory.clone();
+                let work = move || restored.build_chain(&nodes, context, metrics, store.as_ref(), &memory);
                 building.push((id, self.context.background.start(work)));
             }
         }

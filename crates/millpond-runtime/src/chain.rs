@@ -18,6 +18,7 @@ use millpond_core::{
 use millpond_operators::{InputIndex, Operator, OperatorContext, Progress};
 use millpond_state::{Scope, StateStore};
 
+use crate::memory::{Memory, OperatorMemory, Room};
 use crate::snapshot::{FrozenOperator, FrozenTable, watermark_list};
 use crate::tail::Tails;
 
@@ -27,6 +28,8 @@ pub(crate) struct Chain {
     stack: Vec<Work>,
     /// Tables that are frozen and not yet copied.
     undrained: VecDeque<Undrained>,
+    /// Whether the open epoch holds more in memory than there is room for.
+    is_pinned: bool,
 }
 
 /// A frozen table: the place of its operator, its place among the operator's tables.
@@ -47,6 +50,8 @@ pub(crate) struct Link {
     /// Tables of which the next snapshot must hold everything: their last delta never reached the
     /// store.
     bases: BTreeSet<String>,
+    /// What its state takes; `None` if it has none.
+    memory: Option<OperatorMemory>,
 }
 
 enum Work {
@@ -65,7 +70,17 @@ impl Link {
     ) -> Self {
         let mut context = OperatorContext::new(metrics);
         context.watermark = watermark;
-        Self { uid, name, operator, context, wake_at: None, sent: None, bases: BTreeSet::new() }
+        let (wake_at, sent, bases) = (None, None, BTreeSet::new());
+        Self { uid, name, operator, context, wake_at, sent, bases, memory: None }
+    }
+
+    /// Accounts for its state from now on.
+    pub(crate) fn account(&mut self, memory: &Memory) -> Result<()> {
+        self.memory = OperatorMemory::new(memory, self.operator.as_mut())?;
+        match &mut self.memory {
+            Some(memory) => memory.make_room(self.operator.as_mut()).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// After a restore the operator is woken at once: what it waited for may have passed
@@ -74,15 +89,30 @@ impl Link {
         self.wake_at = Some(Timestamp::MIN.saturating_add(1));
     }
 
-    fn process(&mut self, input: InputIndex, batch: ChangelogBatch) -> Result<Progress> {
+    fn process(&mut self, input: InputIndex, batch: ChangelogBatch) -> Result<(Progress, Room)> {
         self.context.metrics.rows_in.add(batch.num_rows() as u64);
-        self.operator.process(&mut self.context, input, batch)
+        let mut room = Room::Enough;
+        if let Some(memory) = &mut self.memory {
+            room = memory.between_batches(self.operator.as_mut())?;
+            memory.admit(self.operator.as_mut(), input, &batch)?;
+        }
+        Ok((self.operator.process(&mut self.context, input, batch)?, room))
+    }
+
+    fn after_epoch(&mut self) -> Result<()> {
+        match &mut self.memory {
+            Some(memory) => memory.after_epoch(self.operator.as_mut()),
+            None => Ok(()),
+        }
     }
 
     /// Our own bugs are easier to find with the operator's name; the user's errors read better
     /// without.
     fn named(&self, error: Error) -> Error {
         match error.kind() {
+            ErrorKind::Invalid if error.message().starts_with("'memory.limit'") => {
+                error.context(format!("operator {} ({})", self.name, self.uid))
+            }
             ErrorKind::Internal => error.context(format!("operator {} ({})", self.name, self.uid)),
             ErrorKind::Invalid
             | ErrorKind::Data
@@ -95,10 +125,14 @@ impl Link {
     /// Freezes all tables; answers of each whether it was frozen as a base.
     fn freeze(&mut self, task: usize, store: &dyn StateStore) -> Result<(FrozenOperator, Vec<bool>)> {
         let mut bases = Vec::new();
-        for table in self.operator.tables() {
+        for (at, table) in self.operator.tables().into_iter().enumerate() {
             let name = &table.def().name;
             let base = self.bases.remove(name) || store.needs_base(&self.uid, name, task);
-            table.begin_freeze(if base { Scope::Everything } else { Scope::Changes })?;
+            let scope = if base { Scope::Everything } else { Scope::Changes };
+            table.begin_freeze(scope)?;
+            if let Some(memory) = &mut self.memory {
+                memory.begin_freeze(at, scope);
+            }
             bases.push(base);
         }
         let lists = watermark_list(task, self.context.watermark);
@@ -109,7 +143,7 @@ impl Link {
 
 impl Chain {
     pub(crate) fn new(links: Vec<Link>) -> Self {
-        Self { links, stack: Vec::new(), undrained: VecDeque::new() }
+        Self { links, stack: Vec::new(), undrained: VecDeque::new(), is_pinned: false }
     }
 
     /// The watermark that was in force at the head when the job was snapshotted.
@@ -133,6 +167,12 @@ impl Chain {
     ) -> Result<()> {
         self.stack.push(Work::Process { at: 0, input, batch });
         self.run(tails).await
+    }
+
+    /// Whether the epoch should end because it holds more in memory than there is room for; asked
+    /// once.
+    pub(crate) fn is_pinned(&mut self) -> bool {
+        std::mem::take(&mut self.is_pinned)
     }
 
     /// Ends the epoch in one operator after the other; answers the watermark behind the last.
@@ -163,6 +203,7 @@ impl Chain {
         self.follow(at, outcome.progress);
         self.run(tails).await?;
         let link = &mut self.links[at];
+        link.after_epoch().map_err(|error| link.named(error))?;
         if outcome.watermark < link.sent {
             return Err(link.named(Error::internal("invariant 3: the watermark went back")));
         }
@@ -190,7 +231,16 @@ impl Chain {
     fn step(&mut self, work: Work) -> Result<Option<ChangelogBatch>> {
         let (at, progress) = match work {
             Work::Process { at, batch, .. } if at == self.links.len() => return Ok(Some(batch)),
-            Work::Process { at, input, batch } => (at, self.links[at].process(input, batch)),
+            Work::Process { at, input, batch } => {
+                let processed = self.links[at].process(input, batch);
+                (
+                    at,
+                    processed.map(|(progress, room)| {
+                        self.is_pinned |= room == Room::Pinned;
+                        progress
+                    }),
+                )
+            }
             Work::Resume { at } => {
                 let link = &mut self.links[at];
                 (at, link.operator.resume(&mut link.context))
@@ -235,10 +285,14 @@ impl Chain {
     pub(crate) fn drain(&mut self, frozen: &mut [FrozenOperator], rows: usize) -> Result<bool> {
         let mut budget = rows;
         while let Some(Undrained { link, table, base }) = self.undrained.front() {
-            let mut tables = self.links[*link].operator.tables();
-            let table = &mut tables[*table];
-            let Some(rows) = table.drain(&mut budget)? else { return Ok(false) };
-            let def = table.def().clone();
+            let Link { operator, memory, .. } = &mut self.links[*link];
+            let mut tables = operator.tables();
+            let Some(rows) = tables[*table].drain(&mut budget)? else { return Ok(false) };
+            let def = tables[*table].def().clone();
+            let rows = match memory {
+                Some(memory) => memory.finish_freeze(*table, &def, rows),
+                None => rows,
+            };
             frozen[*link].tables.push(FrozenTable { def, frozen: rows, base: *base });
             self.undrained.pop_front();
         }

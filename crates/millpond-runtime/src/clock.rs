@@ -2,7 +2,7 @@
 //!
 //! Epoch *e* closes when it has something to say and (a) every source reports nothing more ready
 //! and no epoch is in flight, or (b) its age reaches `epoch.interval`, or (c) its budget of rows is
-//! used, or (d) a barrier, a statement or the end of the input demands it, or (e) an operator
+//! used or its changes take more memory than there is, or (d) a barrier, a statement or the end of the input demands it, or (e) an operator
 //! wants to be woken. While `in_flight_max` epochs are in the graph it stays open, however old.
 //!
 //! ```text
@@ -138,6 +138,8 @@ struct OpenEpoch {
     granted: u64,
     delivered: u64,
     news: bool,
+    /// Its changes take more memory than there is.
+    overfull: bool,
 }
 
 impl EpochGate {
@@ -186,6 +188,11 @@ impl EpochGate {
         self.lock().open.entry(epoch).or_default().news = true;
     }
 
+    /// The changes of the epoch take more memory than there is: it is full.
+    pub(crate) fn fill(&self, epoch: Epoch) {
+        self.lock().open.entry(epoch).or_default().overfull = true;
+    }
+
     /// The epoch's one time: fixed by whoever asks first, the same for every task, and never
     /// before that of an earlier epoch.
     pub(crate) fn time(&self, epoch: Epoch, now: Timestamp) -> EpochTime {
@@ -201,7 +208,7 @@ impl EpochGate {
         let Some(open) = epochs.open.get(&epoch) else { return EpochFacts::default() };
         EpochFacts {
             opened_at: open.time.filter(|_| open.news),
-            full: self.rows_max.is_some_and(|rows_max| open.delivered >= rows_max),
+            full: open.overfull || self.rows_max.is_some_and(|rows_max| open.delivered >= rows_max),
         }
     }
 

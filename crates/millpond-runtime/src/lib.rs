@@ -23,6 +23,7 @@ mod exchange;
 mod flush;
 pub mod graph;
 mod job;
+mod memory;
 mod options;
 mod pending;
 mod release;
@@ -43,6 +44,7 @@ pub use admission::{Refusal, TriggerPolicy};
 pub use coordinator::Trigger;
 pub use graph::{Exchange, Fragment, Head, JobGraph, OperatorNode, SinkNode, SourceNode, Tail};
 pub use job::{JobHandle, JobStatus, start_job};
+pub use memory::{Memory, MemoryBudget};
 pub use options::{CheckpointMode, Environment, JobOptions, RestartPolicy};
 pub use report::{
     CheckpointEvent, CheckpointReport, CheckpointStatus, CheckpointTotals, JobMetrics, OperatorReport,

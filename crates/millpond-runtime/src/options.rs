@@ -9,6 +9,7 @@ use millpond_state::{StateStore, Verify};
 
 use crate::admission::TriggerPolicy;
 use crate::coordinator::CoordinatorOptions;
+use crate::memory::Memory;
 
 /// How a job runs. Durations in microseconds.
 #[derive(Debug, Clone)]
@@ -155,4 +156,6 @@ pub struct Environment {
     pub dead_letters: Arc<dyn DeadLetterOffice>,
     /// Where input that cannot be read again is written down, a folder per source; `None`: nowhere.
     pub log_dir: Option<PathBuf>,
+    /// How much state stays in memory, and where the rest goes.
+    pub memory: Memory,
 }

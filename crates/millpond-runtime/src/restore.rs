@@ -18,6 +18,7 @@ use millpond_state::{CheckpointMetadata, OperatorSnapshot, Snapshot, StateStore,
 use crate::background::Background;
 use crate::chain::{Chain, Link};
 use crate::graph::{Head, JobGraph, OperatorNode, SinkNode, Tail};
+use crate::memory::Memory;
 use crate::options::JobOptions;
 use crate::pending::{Pending, sink_identity};
 use crate::restore_plan::{TakenOver, take_over};
@@ -151,9 +152,13 @@ impl Restored {
         context: BuildContext,
         metrics: Vec<Arc<OperatorMetrics>>,
         store: &dyn StateStore,
+        memory: &Memory,
     ) -> Result<Chain> {
-        let links =
-            nodes.iter().zip(metrics).map(|(node, metrics)| self.build(node, context, metrics, store));
+        let links = nodes.iter().zip(metrics).map(|(node, metrics)| {
+            let mut link = self.build(node, context, metrics, store)?;
+            link.account(memory)?;
+            Ok(link)
+        });
         Ok(Chain::new(links.collect::<Result<_>>()?))
     }
 

@@ -117,6 +117,10 @@ impl TaskBody {
             self.chain.open_epoch(self.context.gate.time(self.epoch, self.context.clock.now()));
         }
         self.chain.push(&mut self.tails, input, batch).await?;
+        if self.chain.is_pinned() {
+            self.context.gate.fill(self.epoch);
+            self.context.signals.ring();
+        }
         self.drain().await
     }
 

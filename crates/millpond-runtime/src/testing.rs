@@ -18,6 +18,7 @@ use millpond_state::*;
 use tokio::sync::mpsc;
 
 use crate::graph::*;
+use crate::memory::Memory;
 use crate::options::{Environment, JobOptions};
 use crate::tail::{TailWriter, Tails};
 
@@ -419,6 +420,10 @@ impl Operator for ActOperator {
     fn resume(&mut self, _: &mut OperatorContext) -> Result<Progress> {
         Ok(Progress::Done)
     }
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         self.table.iter_mut().map(|table| table as &mut dyn StateTable).collect()
     }
@@ -469,6 +474,10 @@ impl Operator for Expand {
         }
         Ok(if self.left.is_empty() { Progress::Done } else { Progress::More })
     }
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }
@@ -561,6 +570,10 @@ impl StateTable for CountTable {
     fn rows(&self) -> usize {
         self.counts.len()
     }
+    fn used_bytes(&self) -> usize {
+        self.bytes()
+    }
+
     fn bytes(&self) -> usize {
         16 * self.counts.len()
     }
@@ -769,7 +782,13 @@ impl DeadLetterOffice for NoDeadLetters {
 }
 
 pub(crate) fn environment(store: Arc<FakeStore>) -> Environment {
-    Environment { clock: Arc::new(SystemClock), store, dead_letters: Arc::new(NoDeadLetters), log_dir: None }
+    Environment {
+        clock: Arc::new(SystemClock),
+        store,
+        dead_letters: Arc::new(NoDeadLetters),
+        log_dir: None,
+        memory: Memory::unlimited(),
+    }
 }
 
 pub(crate) fn options() -> JobOptions {

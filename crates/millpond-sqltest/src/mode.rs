@@ -28,6 +28,7 @@ const SIMPLE: &[(&str, &[(&str, &str)])] = &[
     ("backend-memory", &[("state.backend", "memory")]),
     ("backend-filesystem", &[("state.backend", "filesystem")]),
     ("checkpoint-every-epoch", &[("checkpoint.every-rows", "1"), ("epoch.rows", "3")]),
+    ("small-memory", &[("memory.limit", "0")]),
     ("batch", &[("runtime-mode", "batch")]),
 ];
 const CRASH: &str = "crash";
@@ -115,6 +116,7 @@ impl Mode {
             &["batch-1", "batch-7", ""],
             &["parallelism-1", "parallelism-2", "parallelism-4"],
             &["backend-filesystem", ""],
+            &["small-memory", ""],
             &[CRASH, ""],
         ];
         let mut random = Random::seeded(seed);

@@ -14,6 +14,7 @@ use arrow::datatypes::SchemaRef;
 use millpond_core::{ChangelogBatch, EpochTime, OperatorUid, Result, Watermark};
 use millpond_operators::{
     BuildContext, EpochOutcome, InputIndex, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
+    Residency,
 };
 use millpond_planner::{NodeKind, StateBound, StreamNode, StreamPlan};
 use millpond_state::StateTable;
@@ -138,6 +139,10 @@ impl Operator for Recorder {
     fn resume(&mut self, _: &mut OperatorContext) -> Result<Progress> {
         Ok(Progress::Done)
     }
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }

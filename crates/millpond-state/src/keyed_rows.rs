@@ -35,6 +35,10 @@ pub struct KeyedRows {
     gone: Vec<Piece>,
     /// What was frozen and is not yet copied.
     freezing: Option<Freezing>,
+    /// Which slots were used since the hand has passed them; empty while rows stay in memory.
+    recent: Vec<bool>,
+    /// Where the search for cold rows goes on.
+    hand: u32,
 }
 
 impl KeyedRows {
@@ -51,6 +55,8 @@ impl KeyedRows {
             stored_rows: 0,
             gone: Vec::new(),
             freezing: None,
+            recent: Vec::new(),
+            hand: 0,
         })
     }
 
@@ -75,6 +81,7 @@ impl KeyedRows {
         slots: &mut Vec<u32>,
     ) -> Result<()> {
         self.upsert(keys, hashes, groups, slots)?;
+        self.use_slots(slots);
         self.mark_dirty(slots)
     }
 
@@ -86,6 +93,88 @@ impl KeyedRows {
     /// The slot of each row's key, in `slots`; [`NO_SLOT`] where there is none.
     pub fn find(&mut self, keys: &[ArrayRef], hashes: &[u64], slots: &mut Vec<u32>) -> Result<()> {
         self.index.find(keys, hashes, slots)
+    }
+
+    /// Says that rows are in use, so that they leave memory after others.
+    pub fn use_slots(&mut self, slots: &[u32]) {
+        if self.recent.is_empty() {
+            return;
+        }
+        self.recent.resize(self.index.slots(), true);
+        for slot in slots {
+            if let Some(recent) = self.recent.get_mut(*slot as usize) {
+                *recent = true;
+            }
+        }
+    }
+
+    /// Up to `count` rows that were not used for long, none of them `pinned`: the hand of a clock
+    /// passes over the slots and gives each used one a second chance.
+    pub fn cold_slots(&mut self, count: usize, pinned: impl Fn(u32) -> bool) -> Vec<u32> {
+        let slots = self.index.slots() as u32;
+        self.recent.resize(slots as usize, false);
+        let mut cold = Vec::new();
+        for _ in 0..2 * u64::from(slots) {
+            if cold.len() == count {
+                break;
+            }
+            let slot = self.hand % slots;
+            self.hand = slot + 1;
+            if std::mem::replace(&mut self.recent[slot as usize], false) || !self.index.is_live(slot) {
+                continue;
+            }
+            if !pinned(slot) {
+                // Chosen; a full turn must not choose it again.
+                self.recent[slot as usize] = true;
+                cold.push(slot);
+            }
+        }
+        cold
+    }
+
+    /// Takes rows out of memory: their keys and values, whether they are dirty, and whether the store
+    /// knows them.
+    pub(crate) fn evict(&mut self, slots: &[u32]) -> Result<(Vec<ArrayRef>, Vec<bool>, Vec<bool>)> {
+        if self.freezing.is_some() {
+            self.copy_before_write(slots.to_vec())?;
+        }
+        let mut columns = self.index.keys(slots)?;
+        for column in &self.columns {
+            columns.push(column.gather(slots)?);
+        }
+        let flagged = |bit: u8| -> Vec<bool> {
+            slots.iter().map(|slot| self.flags[*slot as usize] & bit != 0).collect()
+        };
+        let (dirty, stored) = (flagged(self.dirty_bit), flagged(STORED));
+        for slot in slots {
+            self.index.remove(*slot);
+            self.flags[*slot as usize] &= !STORED;
+            self.columns.iter_mut().for_each(|column| column.reset(*slot));
+        }
+        self.stored_rows -= stored.iter().filter(|stored| **stored).count();
+        Ok((columns, dirty, stored))
+    }
+
+    /// Takes rows back into memory; gives their slots.
+    pub(crate) fn admit(
+        &mut self,
+        keys: &[ArrayRef],
+        values: &[ArrayRef],
+        dirty: &[bool],
+        stored: &[bool],
+    ) -> Result<Vec<u32>> {
+        let mut slots = Vec::new();
+        self.upsert(keys, &stable_hashes(keys, dirty.len())?, None, &mut slots)?;
+        for (column, array) in self.columns.iter_mut().zip(values) {
+            column.store(&slots, array)?;
+        }
+        let those = |flags: &[bool]| -> Vec<u32> {
+            slots.iter().zip(flags).filter(|(_, flag)| **flag).map(|(slot, _)| *slot).collect()
+        };
+        self.mark_stored(&those(stored));
+        self.mark_dirty(&those(dirty))?;
+        self.use_slots(&slots);
+        Ok(slots)
     }
 
     /// The value columns.
@@ -161,6 +250,12 @@ impl KeyedRows {
         let columns: usize = self.columns.iter().map(StateColumn::bytes).sum();
         let frozen = self.freezing.as_ref().map_or(0, Freezing::bytes);
         self.index.bytes() + columns + self.flags.capacity() + self.dirty_slots.capacity() * 4 + frozen
+    }
+
+    /// Bytes that its live rows take, estimated.
+    pub fn used_bytes(&self) -> usize {
+        let live = self.index.len() as u128;
+        (self.bytes() as u128 * live / (self.index.slots().max(1) as u128)) as usize
     }
 
     /// Puts back rows of a snapshot: keys and values in the order of the columns. They are clean.

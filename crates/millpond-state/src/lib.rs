@@ -21,6 +21,7 @@ pub mod reader;
 mod rocks;
 pub mod savepoint;
 mod snapshot;
+pub mod spill;
 pub mod store;
 pub mod table;
 pub mod value_table;
@@ -35,6 +36,7 @@ pub use reader::SnapshotReader;
 pub use savepoint::{
     SavepointReport, Snapshot, TableDefs, bytes_of, prepare_savepoint, rows_of, write_savepoint,
 };
+pub use spill::{Evicted, SpillArea, SpillStore, TableSpill};
 pub use store::{
     Backend, CheckpointMetadata, FileHandle, MemoryStore, OperatorSnapshot, RemoteFiles, RemoteStore,
     StateStore, StoreOptions, StoredCheckpoint, TablePart, TableSnapshot, Verify, fetch_snapshot, open_store,

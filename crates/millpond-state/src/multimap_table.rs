@@ -528,6 +528,10 @@ impl StateTable for MultimapTable {
         self.live
     }
 
+    fn used_bytes(&self) -> usize {
+        self.bytes()
+    }
+
     fn bytes(&self) -> usize {
         let chunks: usize = self.chunks.iter().flatten().map(|chunk| chunk.bytes()).sum();
         chunks + self.index.allocation_size()

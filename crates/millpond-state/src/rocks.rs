@@ -19,6 +19,8 @@
 //!     have checksums of RocksDB's own.
 //!  3. A table id is never used again, and its rows are removed when the table goes.
 
+pub(crate) mod spill;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
@@ -26,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::Field;
 use arrow::row::{RowConverter, RowParser, SortField};
 use millpond_core::{CheckpointId, Error, KeyGroup, KeyGroupRange, OperatorUid, Result};
 use rocksdb::checkpoint::Checkpoint;
@@ -39,6 +41,7 @@ use crate::files;
 use crate::metadata;
 use crate::snapshot::{self, Identities, Op, PartRows, ROWS_MAX};
 use crate::store::FileHandle;
+pub(crate) use crate::table::survives_encoding as holds;
 use crate::table::{TableDef, TableKind};
 
 /// Changes with the layout of keys and values, and with the version of Arrow's row encoding.
@@ -83,22 +86,6 @@ impl Directory {
 
 fn columns_of(def: &TableDef) -> Vec<String> {
     def.schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect()
-}
-
-/// Whether a table's columns survive the row encoding unchanged; tables that do not are kept in
-/// Parquet only.
-pub(crate) fn holds(def: &TableDef) -> bool {
-    fn exact(field: &Field) -> bool {
-        match field.data_type() {
-            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-                exact(item)
-            }
-            DataType::Struct(fields) => fields.iter().all(|field| exact(field)),
-            DataType::Dictionary(..) | DataType::RunEndEncoded(..) => false,
-            other => !other.is_nested(),
-        }
-    }
-    def.schema.fields().iter().all(|field| exact(field))
 }
 
 /// The working database of a job.

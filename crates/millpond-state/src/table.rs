@@ -1,7 +1,7 @@
 //! What every state table is to the runtime: rows of a schema that can be frozen and loaded.
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use millpond_core::{KeyGroupRange, Result};
 
 /// The shape of a state table; decides how its rows are found, expired and written.
@@ -31,6 +31,22 @@ pub struct TableDef {
     /// Which columns (indices into `schema`, within the identity) are the partition key: their
     /// stable hash gives the key group.
     pub partition_columns: Vec<usize>,
+}
+
+/// Whether a table's columns survive the row encoding unchanged; the rows of those that do not are
+/// written as Parquet only.
+pub(crate) fn survives_encoding(def: &TableDef) -> bool {
+    fn exact(field: &Field) -> bool {
+        match field.data_type() {
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+                exact(item)
+            }
+            DataType::Struct(fields) => fields.iter().all(|field| exact(field)),
+            DataType::Dictionary(..) | DataType::RunEndEncoded(..) => false,
+            other => !other.is_nested(),
+        }
+    }
+    def.schema.fields().iter().all(|field| exact(field))
 }
 
 /// What changed in a table since the last freeze: at most one row per identity.
@@ -109,6 +125,8 @@ pub trait StateTable: Send {
     fn rows(&self) -> usize;
     /// Bytes held in memory, estimated.
     fn bytes(&self) -> usize;
+    /// Bytes that its live rows take, estimated: room that rows have left is used again.
+    fn used_bytes(&self) -> usize;
 }
 
 fn drain_all<T: StateTable + ?Sized>(table: &mut T) -> Result<Frozen> {

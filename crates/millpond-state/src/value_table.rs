@@ -11,6 +11,7 @@ use millpond_core::{Error, KeyGroupRange, Result};
 
 use crate::column::StateColumn;
 use crate::keyed_rows::{Changes, KeyedRows, Piece};
+use crate::spill::Evicted;
 use crate::table::{Delta, Frozen, Scope, StateTable, TableDef, TableKind};
 
 /// A table of kind [`TableKind::Value`].
@@ -40,7 +41,9 @@ impl ValueTable {
 
     /// The slot of each row's key, in `slots`; [`crate::NO_SLOT`] where there is none.
     pub fn find(&mut self, keys: &[ArrayRef], hashes: &[u64], slots: &mut Vec<u32>) -> Result<()> {
-        self.rows.find(keys, hashes, slots)
+        self.rows.find(keys, hashes, slots)?;
+        self.rows.use_slots(slots);
+        Ok(())
     }
 
     /// The value columns.
@@ -66,6 +69,23 @@ impl ValueTable {
     /// The keys at `slots`, as columns.
     pub fn keys(&self, slots: &[u32]) -> Result<Vec<ArrayRef>> {
         self.rows.keys(slots)
+    }
+
+    /// Takes rows out of memory.
+    pub fn evict(&mut self, slots: &[u32]) -> Result<Evicted> {
+        let (columns, dirty, stored) = self.rows.evict(slots)?;
+        let partition: Vec<ArrayRef> =
+            self.def.partition_columns.iter().map(|column| columns[*column].clone()).collect();
+        let hashes = stable_hashes(&partition, slots.len())?.to_vec();
+        let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
+        let rows = RecordBatch::try_new_with_options(self.def.schema.clone(), columns, &options)?;
+        Ok(Evicted { rows, hashes, dirty, stored })
+    }
+
+    /// Takes rows back into memory; gives their slots.
+    pub fn admit(&mut self, evicted: &Evicted) -> Result<Vec<u32>> {
+        let (keys, values) = evicted.rows.columns().split_at(self.def.identity_columns);
+        self.rows.admit(keys, values, &evicted.dirty, &evicted.stored)
     }
 
     /// The keyed rows themselves, to be read.
@@ -106,6 +126,10 @@ impl StateTable for ValueTable {
 
     fn bytes(&self) -> usize {
         self.rows.bytes()
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.rows.used_bytes()
     }
 }
 

@@ -203,6 +203,10 @@ impl StateTable for WindowTable {
         let dropped = self.freezing.iter().flat_map(|freezing| &freezing.dropped).map(|(_, rows)| rows);
         self.windows.values().chain(dropped).map(KeyedRows::bytes).sum()
     }
+
+    fn used_bytes(&self) -> usize {
+        self.windows.values().map(KeyedRows::used_bytes).sum()
+    }
 }
 
 #[cfg(test)]

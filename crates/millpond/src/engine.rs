@@ -14,7 +14,8 @@ use millpond_core::random::Random;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
 use millpond_planner::datafusion::logical_expr::AggregateUDF;
 use millpond_planner::{Catalog, CatalogEntry};
-use millpond_state::{Backend, StateStore};
+use millpond_runtime::{Memory, MemoryBudget};
+use millpond_state::{Backend, SpillArea, StateStore};
 
 use crate::catalog_log::{CatalogLog, CatalogRecord};
 use crate::dead_letters::{DeadLetterFile, DeadLetterMemory};
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) base_settings: Settings,
+    /// The memory of all jobs.
+    pub(crate) memory: Memory,
     /// Where native tables are kept without a data directory.
     scratch: Scratch,
     /// What exists. Held for short lookups and changes only, never across an await.
@@ -124,12 +127,19 @@ impl Engine {
             log.as_mut().map_or(Ok(()), |log| log.append(&first))?;
             records.push(first);
         }
+        let scratch = Scratch::new();
+        let spill = options.data_dir.as_deref().unwrap_or(scratch.path()).join("spill");
+        let memory = Memory {
+            budget: Arc::new(MemoryBudget::new(base_settings.memory_limit())),
+            area: SpillArea::new(spill).map(Arc::new),
+        };
         let engine = Self {
             shared: Arc::new(Shared {
+                memory,
                 data_dir: options.data_dir,
                 clock: options.clock.unwrap_or_else(|| Arc::new(SystemClock)),
                 base_settings,
-                scratch: Scratch::new(),
+                scratch,
                 state: Mutex::default(),
             }),
         };

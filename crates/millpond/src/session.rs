@@ -125,7 +125,13 @@ impl Session {
 
     /// Sets a setting, as `SET 'key' = 'value'` does.
     pub fn set_setting(&self, key: &str, value: &str) -> Result<()> {
-        self.lock().settings.set(key, value, "session")
+        let mut state = self.lock();
+        state.settings.set(key, value, "session")?;
+        if key == MEMORY_LIMIT {
+            // One limit for everything: it is the engine's, whoever sets it.
+            self.engine.shared.memory.budget.set_limit(state.settings.memory_limit());
+        }
+        Ok(())
     }
 
     /// All settings with their values.
@@ -445,6 +451,7 @@ impl Session {
             store: self.engine.open_store(record.id, &settings)?,
             dead_letters: self.engine.dead_letters(record.id, &settings),
             log_dir: self.engine.job_dir(record.id, &settings).map(|dir| dir.join("replay")),
+            memory: self.engine.shared.memory.clone(),
         };
         let mut options = job_options(&settings, format!("job-{}", record.id));
         options.writer = match self.engine.state().directory.as_str() {
@@ -541,6 +548,7 @@ impl Session {
             store: millpond_state::open_store(&StoreOptions { backend: Backend::Memory, dir: None })?,
             dead_letters: Arc::new(DeadLetterMemory::default()),
             log_dir: None,
+            memory: self.engine.shared.memory.clone(),
         };
         let mut options = job_options(&settings, "query".into());
         options.checkpoint_interval = None;
@@ -581,6 +589,9 @@ impl Session {
         Ok(Rows { rejected, ..rows })
     }
 }
+
+/// The setting that is the whole engine's.
+const MEMORY_LIMIT: &str = "memory.limit";
 
 pub(crate) fn job_options(settings: &Settings, job: String) -> JobOptions {
     JobOptions {

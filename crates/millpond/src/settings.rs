@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millpond_connect::object_files::S3Options;
 use millpond_connect::options::nearest;
 use millpond_core::limits::{BATCH_ROWS_MAX, MAX_PARALLELISM_DEFAULT};
-use millpond_core::quantity::{format_duration, parse_duration};
+use millpond_core::quantity::{format_duration, parse_duration, parse_size};
 use millpond_core::{BadRows, Error, OnMissingFile, Result};
 use millpond_runtime::{CheckpointMode, TriggerPolicy};
 use millpond_state::{Backend, Verify};
@@ -39,6 +39,8 @@ enum Check {
     Words(&'static [(&'static str, &'static str)]),
     Trigger,
     TimeZone,
+    /// Bytes, or nothing.
+    Size,
     Text,
 }
 
@@ -181,6 +183,13 @@ const DEFINITIONS: &[Definition] = &[
         Check::Number(1, 32_768),
         "256",
         "number of key groups; fixed for a job's life",
+    ),
+    define(
+        "memory.limit",
+        &[],
+        Check::Size,
+        "",
+        "memory for all state of the process; above half of it state spills (default 60 % of the machine's)",
     ),
     define(
         "on-missing-file",
@@ -412,6 +421,8 @@ impl Check {
                 Err(_) => Err(Error::invalid(format!("{text:?} is not a time zone"))
                     .with_hint("use a name of the IANA database, for example 'Europe/Berlin' or 'UTC'")),
             },
+            Check::Size if text.trim().is_empty() => Ok(String::new()),
+            Check::Size => Ok(parse_size(text)?.to_string()),
             Check::Text => Ok(text.into()),
         }
     }
@@ -642,6 +653,10 @@ impl Settings {
             _ => Backend::Memory,
         }
     }
+    /// `memory.limit` in bytes.
+    pub fn memory_limit(&self) -> usize {
+        self.value("memory.limit").parse().unwrap_or_else(|_| default_limit())
+    }
     /// `s3.…`.
     pub fn s3(&self) -> S3Options {
         let given = |key: &str| Some(self.value(key)).filter(|value| !value.is_empty());
@@ -668,6 +683,18 @@ impl Settings {
     pub fn time_zone(&self) -> String {
         self.value("time-zone")
     }
+}
+
+/// 60 % of what the machine, or the container, has; no limit where that cannot be told.
+fn default_limit() -> usize {
+    let number = |text: String| text.split_whitespace().find_map(|word| word.parse::<usize>().ok());
+    let read = |path: &str| std::fs::read_to_string(path).ok().and_then(number);
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_string();
+        number(line).map(|kilobytes| kilobytes << 10)
+    });
+    let container = read("/sys/fs/cgroup/memory.max");
+    machine.into_iter().chain(container).min().map_or(usize::MAX, |bytes| bytes / 10 * 6)
 }
 
 fn cores() -> usize {

@@ -106,6 +106,27 @@ impl OrderIndex {
         Ok(())
     }
 
+    /// Takes all rows of these groups out; `slots` are those of the rows.
+    pub(crate) fn forget(&mut self, groups: &[u32], slots: &[u32]) {
+        fn remove(places: &mut BTreeMap<Place, u32>, group: u32) {
+            let from: Place = (group, Box::default());
+            let of_group = places.range(from..).take_while(|(place, _)| place.0 == group);
+            let gone: Vec<Place> = of_group.map(|(place, _)| place.clone()).collect();
+            gone.iter().for_each(|place| {
+                places.remove(place);
+            });
+        }
+        for group in groups {
+            remove(&mut self.rows, *group);
+            if let Some((_, copies)) = &mut self.copies {
+                remove(copies, *group);
+            }
+        }
+        for slot in slots {
+            self.mark_as(*slot, false);
+        }
+    }
+
     /// Takes the oldest copy of each row out of the copies; gives their slots, `None` where there is
     /// no such row.
     pub(super) fn take_copies(&mut self, groups: &[u32], values: &[ArrayRef]) -> Result<Vec<Option<u32>>> {

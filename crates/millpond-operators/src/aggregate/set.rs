@@ -225,6 +225,29 @@ impl AggregateSet {
         self.sides[side].fill_index(index, rows, groups)
     }
 
+    /// Adds rows of a side table to its index.
+    pub fn index_rows(
+        &self,
+        side: usize,
+        index: &mut OrderIndex,
+        rows: &KeyedRows,
+        groups: &mut KeyedRows,
+        slots: &[u32],
+    ) -> Result<()> {
+        self.sides[side].index_rows(index, rows, groups, slots).map(|_last_arrival| ())
+    }
+
+    /// The slots of the groups of some rows of a side table.
+    pub fn groups_of(
+        &self,
+        side: usize,
+        rows: &KeyedRows,
+        groups: &mut KeyedRows,
+        slots: &[u32],
+    ) -> Result<Vec<u32>> {
+        self.sides[side].groups_of(rows, groups, slots)
+    }
+
     /// Whether rows must be numbered in order of arrival.
     pub fn needs_arrivals(&self) -> bool {
         self.sides.iter().any(|side| matches!(side, Side::Rows(_)))

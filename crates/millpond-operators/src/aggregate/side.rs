@@ -241,15 +241,36 @@ impl Side {
         rows: &KeyedRows,
         groups: &mut KeyedRows,
     ) -> Result<i64> {
-        let slots = rows.live_slots(0, usize::MAX);
-        let mut keys = rows.keys(&slots)?;
+        self.index_rows(index, rows, groups, &rows.live_slots(0, usize::MAX))
+    }
+
+    /// Adds rows of a table to an index; gives the last arrival.
+    pub(super) fn index_rows(
+        &self,
+        index: &mut OrderIndex,
+        rows: &KeyedRows,
+        groups: &mut KeyedRows,
+        slots: &[u32],
+    ) -> Result<i64> {
+        let of = self.groups_of(rows, groups, slots)?;
+        self.insert_all(index, rows, slots, &of)
+    }
+
+    /// The slots of the groups of some rows.
+    pub(super) fn groups_of(
+        &self,
+        rows: &KeyedRows,
+        groups: &mut KeyedRows,
+        slots: &[u32],
+    ) -> Result<Vec<u32>> {
+        let mut keys = rows.keys(slots)?;
         keys.truncate(keys.len() - self.identity_width());
         let mut of = Vec::new();
         groups.find(&keys, &stable_hashes(&keys, slots.len())?, &mut of)?;
         if of.contains(&NO_SLOT) {
             return Err(Error::corrupt("a row of an aggregate belongs to no group"));
         }
-        self.insert_all(index, rows, &slots, &of)
+        Ok(of)
     }
 
     /// How many columns tell rows of a group apart.

@@ -7,6 +7,7 @@ use millpond::{Engine, EngineOptions, split_statements};
 use millpond_core::{EpochTime, OperatorUid};
 use millpond_operators::{
     BuildContext, EpochOutcome, InputIndex, KeySets, Operator, OperatorContext, OperatorFactory, Progress,
+    Residency,
 };
 use millpond_planner::StreamNode;
 use millpond_state::StateTable;
@@ -106,6 +107,10 @@ impl Operator for Faulty {
     fn resume(&mut self, _: &mut OperatorContext) -> Result<Progress> {
         Ok(Progress::Done)
     }
+    fn residency(&mut self) -> Residency<'_> {
+        Residency::Stateless
+    }
+
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
         Vec::new()
     }
