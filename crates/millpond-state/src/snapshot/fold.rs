@@ -9,11 +9,15 @@
 //!
 //! All rows are sorted by (key group, identity, newest first) by a stable sort that finds the
 //! sorted runs which the parts are; the order within a file is therefore used but not trusted.
+//! What is compared stands in the entry itself: the key group and the first bytes of the identity,
+//! which are all of it for the commonest keys. Comparing encoded rows through their offsets took a
+//! third of the time of a checkpoint.
 
 use arrow::array::RecordBatch;
 use arrow::compute::interleave_record_batch;
+use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
-use millpond_core::{KeyGroup, KeyGroupRange, Result};
+use millpond_core::{KeyGroupRange, Result};
 
 use super::{Op, PartRows, ROWS_MAX, identity, key_groups, ops, window_ends};
 use crate::table::{TableDef, TableKind};
@@ -55,9 +59,13 @@ pub(super) struct Source<'a> {
     pub(super) expired: Option<i64>,
 }
 
+/// Bytes of an identity that an entry holds, behind the two of the key group.
+const PREFIX_BYTES: usize = 14;
+
 #[derive(Clone, Copy)]
 struct Entry {
-    group: KeyGroup,
+    /// The key group and the beginning of the identity, so that entries sort by it.
+    place: u128,
     batch: u32,
     row: u32,
 }
@@ -73,9 +81,14 @@ pub(super) fn arrange(
     let identities: Vec<Identities> =
         batches.iter().map(|batch| Identities::encode(identity(def, batch))).collect::<Result<_>>()?;
     let key = |entry: &Entry| identities[entry.batch as usize].key(entry.row as usize);
-    let mut entries = live_entries(def, sources, range);
-    entries.sort_by(|a, b| a.group.cmp(&b.group).then_with(|| key(a).cmp(key(b))));
-    entries.dedup_by(|later, first| later.group == first.group && key(later) == key(first));
+    let mut entries = live_entries(def, sources, &identities, range);
+    if prefix_is_all(def) {
+        entries.sort_by_key(|entry| entry.place);
+        entries.dedup_by_key(|entry| entry.place);
+    } else {
+        entries.sort_by(|a, b| a.place.cmp(&b.place).then_with(|| key(a).cmp(key(b))));
+        entries.dedup_by(|later, first| later.place == first.place && key(later) == key(first));
+    }
     if !keep_deletes {
         entries
             .retain(|entry| ops(batches[entry.batch as usize]).value(entry.row as usize) == Op::Upsert as i8);
@@ -83,7 +96,24 @@ pub(super) fn arrange(
     gather(&batches, &entries)
 }
 
-fn live_entries(def: &TableDef, sources: &[Source<'_>], range: Option<KeyGroupRange>) -> Vec<Entry> {
+/// Whether an identity's encoding, a byte before each value, always fits into the prefix. Then equal
+/// prefixes are equal identities, since the encoding has a length that depends on the types alone.
+fn prefix_is_all(def: &TableDef) -> bool {
+    let width = |data_type: &DataType| match data_type {
+        DataType::Boolean => Some(1),
+        other => other.primitive_width(),
+    };
+    let identity = &def.schema.fields()[..def.identity_columns];
+    let widths = identity.iter().map(|field| width(field.data_type()).map(|width| width + 1));
+    widths.sum::<Option<usize>>().is_some_and(|width| width <= PREFIX_BYTES)
+}
+
+fn live_entries(
+    def: &TableDef,
+    sources: &[Source<'_>],
+    identities: &[Identities],
+    range: Option<KeyGroupRange>,
+) -> Vec<Entry> {
     let all = sources.iter().flat_map(|source| source.batches.iter().map(|batch| (batch, source.expired)));
     let mut entries = Vec::with_capacity(all.clone().map(|(batch, _)| batch.num_rows()).sum());
     for (index, (batch, expired)) in all.enumerate() {
@@ -93,7 +123,8 @@ fn live_entries(def: &TableDef, sources: &[Source<'_>], range: Option<KeyGroupRa
         for (row, group) in groups.iter().enumerate() {
             let gone = windows.is_some_and(|(ends, through)| ends.value(row) <= through);
             if !gone && range.is_none_or(|range| range.contains(*group)) {
-                entries.push(Entry { group: *group, batch: index as u32, row: row as u32 });
+                let place = u128::from(*group) << (8 * PREFIX_BYTES) | identities[index].prefix(row);
+                entries.push(Entry { place, batch: index as u32, row: row as u32 });
             }
         }
     }
@@ -122,6 +153,14 @@ impl Identities {
         }
         let fields = columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();
         Ok(Self(Some(RowConverter::new(fields)?.convert_columns(columns)?)))
+    }
+    /// The first bytes of a row, as a number that sorts like them.
+    fn prefix(&self, row: usize) -> u128 {
+        let key = self.key(row);
+        let mut bytes = [0; 16];
+        let length = key.len().min(PREFIX_BYTES);
+        bytes[16 - PREFIX_BYTES..][..length].copy_from_slice(&key[..length]);
+        u128::from_be_bytes(bytes)
     }
     /// The bytes of a row.
     pub(crate) fn key(&self, row: usize) -> &[u8] {

@@ -131,7 +131,9 @@ impl Model {
         }
         let column =
             |rows: &RecordBatch, at: usize| rows.column(at).as_primitive::<Int64Type>().values().to_vec();
-        column(&delta.deletes, 0).iter().for_each(|key| drop(self.stored.remove(key)));
+        for key in column(&delta.deletes, 0) {
+            self.stored.remove(&key);
+        }
         let upserts = column(&delta.upserts, 0);
         let distinct: HashSet<i64> = upserts.iter().copied().collect();
         assert_eq!(distinct.len(), upserts.len(), "an identity is in a delta once");
