@@ -10,6 +10,7 @@
 //!
 //! All of it happens before types are coerced, on the plan as it was written.
 
+mod correlated;
 mod first_rows;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use datafusion::logical_expr::{
 };
 use millpond_core::Result;
 
+use self::correlated::{Above, Correlated, has_outer_beneath};
 use self::first_rows::{FirstRows, lateral};
 use crate::plan_error::from_datafusion;
 
@@ -541,77 +543,5 @@ fn only_where(call: Expr, there: &Expr) -> Option<Expr> {
             Some(Expr::AggregateFunction(AggregateFunction { func, params }))
         }
         _ => None,
-    }
-}
-
-/// Whether a plan reads columns of a query around it.
-fn has_outer_beneath(plan: &LogicalPlan) -> Planned<bool> {
-    let mut outer = false;
-    plan.apply_with_subqueries(|node| {
-        outer |= node.expressions().iter().any(Expr::contains_outer);
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(outer)
-}
-
-/// What stands above the aggregate, or the rows, of a subquery.
-enum Above {
-    Project(Vec<Expr>),
-    Filter(Expr),
-}
-
-/// A subquery that reads outer columns only in its WHERE, taken apart.
-struct Correlated {
-    /// Topmost first.
-    above: Vec<Above>,
-    /// Without GROUP BY.
-    aggregate: Option<Aggregate>,
-    predicates: Vec<Expr>,
-    base: LogicalPlan,
-}
-
-impl Correlated {
-    /// `None` if the subquery is of another form.
-    fn of(plan: &LogicalPlan) -> Planned<Option<Self>> {
-        let mut above = Vec::new();
-        let mut at = plan;
-        let aggregate = loop {
-            match at {
-                LogicalPlan::Projection(projection) => {
-                    above.push(Above::Project(projection.expr.clone()));
-                    at = &projection.input;
-                }
-                LogicalPlan::Filter(filter) if matches!(filter.input.as_ref(), LogicalPlan::Aggregate(_)) => {
-                    above.push(Above::Filter(filter.predicate.clone()));
-                    at = &filter.input;
-                }
-                LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => {
-                    at = &aggregate.input;
-                    break Some(aggregate.clone());
-                }
-                _ => break None,
-            }
-        };
-        let mut predicates = Vec::new();
-        while let LogicalPlan::Filter(filter) = at {
-            predicates.push(filter.predicate.clone());
-            at = &filter.input;
-        }
-        let outer = has_outer_beneath(at)?;
-        let subqueries = predicates.iter().any(has_subquery);
-        let known = !outer && !subqueries && !predicates.is_empty();
-        Ok(known.then(|| Self { above, aggregate, predicates, base: at.clone() }))
-    }
-
-    /// Whether outer columns are only compared for equality: the optimiser groups by them.
-    fn is_by_equality(&self) -> bool {
-        use datafusion::logical_expr::utils::split_conjunction;
-        let equality = |conjunct: &Expr| match conjunct {
-            Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => {
-                left.contains_outer() != right.contains_outer()
-            }
-            other => !other.contains_outer(),
-        };
-        self.predicates.iter().flat_map(split_conjunction).all(equality)
     }
 }
