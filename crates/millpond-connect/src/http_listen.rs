@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use axum::Router;
@@ -22,7 +23,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use millpond_core::limits::RECORD_BYTES_MAX;
 use millpond_core::{ChangelogMode, Error, Result};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::connector::{
     ConnectorTable, Position, ReaderContext, SourceConnector, SourcePoll, Split, SplitReader,
@@ -38,6 +39,10 @@ const SPLIT: &str = "http";
 
 /// Bytes that the job has not read yet; above that senders are asked to wait.
 const UNREAD_BYTES_DEFAULT: u64 = 256 << 20;
+/// Requests that are read and checked at a time; further senders are asked to wait.
+const REQUESTS_MAX: usize = 32;
+/// How long a sender may take for its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Names of requests that are remembered, so that they are not taken twice.
 const NAMES_MAX: usize = 100_000;
 
@@ -341,11 +346,20 @@ async fn receive(State(tables): State<Arc<Mutex<Routes>>>, request: Request) -> 
         let what = format!("send rows of table {} by POST", inbox.texts.table());
         return answer((StatusCode::METHOD_NOT_ALLOWED, serde_json::json!({ "error": what })));
     }
+    static UNDER_WAY: Semaphore = Semaphore::const_new(REQUESTS_MAX);
+    let Ok(_permit) = UNDER_WAY.try_acquire() else {
+        let what = "too many requests at a time; send it again later";
+        return answer((StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({ "error": what })));
+    };
     let name = request.headers().get("idempotency-key").map(|name| name.as_bytes().to_vec());
     let body: Body = request.into_body();
-    let body = match to_bytes(body, RECORD_BYTES_MAX).await {
-        Ok(body) => body,
-        Err(error) => {
+    let body = match tokio::time::timeout(REQUEST_TIMEOUT, to_bytes(body, RECORD_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Err(_) => {
+            let what = format!("a request takes at most {} s", REQUEST_TIMEOUT.as_secs());
+            return answer((StatusCode::REQUEST_TIMEOUT, serde_json::json!({ "error": what })));
+        }
+        Ok(Err(error)) => {
             let what = format!("a request has at most {RECORD_BYTES_MAX} bytes: {error}");
             return answer((StatusCode::PAYLOAD_TOO_LARGE, serde_json::json!({ "error": what })));
         }

@@ -121,15 +121,38 @@ impl Texts {
         position: Option<&Position>,
         context: ReaderContext,
     ) -> Result<LoggedReader> {
-        let position: LogPosition = position.map(parse_position).transpose()?.unwrap_or_default();
-        // A job that goes on from the snapshot of another one has a log of its own.
-        let at = if position.record > log.end() { log.first() } else { position.record.max(log.first()) };
-        let inside = position.inside.filter(|_| at == position.record);
+        let position: Option<LogPosition> = position.map(parse_position).transpose()?;
+        let (at, inside) = match &position {
+            None => (log.first(), None),
+            Some(position) if position.log == log.name() => {
+                let (first, end) = (log.first(), log.end());
+                if position.record < first || position.record > end {
+                    return Err(Error::corrupt(format!(
+                        "the replay log of table {:?} holds {first} to {end}, and is to be read from {}",
+                        self.name, position.record
+                    ))
+                    .with_hint("restore its files from a backup, or begin the job anew"));
+                }
+                (position.record, position.inside)
+            }
+            // A job that goes on from the snapshot of another one, or on another machine, has a log of
+            // its own, all of which came later.
+            Some(position) => {
+                tracing::warn!(
+                    table = self.name,
+                    log = position.log,
+                    "the log that the snapshot was taken over is not here; what came after the snapshot is there"
+                );
+                (log.first(), None)
+            }
+        };
+        let log_name = log.name().to_string();
         Ok(LoggedReader {
             assembly: self.columns.assembly_of_content(&context.projection)?,
             faults: Faults::new(context, &self.name),
             texts: self.clone(),
             log: log.reader(at),
+            log_name,
             inside,
             open: None,
         })
@@ -147,16 +170,19 @@ impl DeadLetterOffice for Nobody {
 }
 
 /// Where reading goes on.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct LogPosition {
+    /// The log's name.
+    log: String,
     record: u64,
     inside: Option<TextPosition>,
 }
 
-/// The offset of the first record that any of these positions needs.
-pub(crate) fn needed_from(positions: &[Position]) -> Result<Option<u64>> {
-    let records = positions.iter().map(|position| Ok(parse_position::<LogPosition>(position)?.record));
-    Ok(records.collect::<Result<Vec<_>>>()?.into_iter().min())
+/// The offset of the first record of a log that any of these positions needs.
+pub(crate) fn needed_from(log: &ReplayLog, positions: &[Position]) -> Result<Option<u64>> {
+    let positions = positions.iter().map(parse_position::<LogPosition>).collect::<Result<Vec<_>>>()?;
+    let records = positions.iter().map(|position| (position.log == log.name()).then_some(position.record));
+    Ok(records.collect::<Option<Vec<_>>>().and_then(|records| records.into_iter().min()))
 }
 
 /// Splits a record into the name of its request and its text.
@@ -178,6 +204,7 @@ pub(crate) struct LoggedReader {
     assembly: Assembly,
     faults: Faults,
     log: LogReader,
+    log_name: String,
     /// Where the next record is to be entered.
     inside: Option<TextPosition>,
     /// The record that is read, and its length.
@@ -227,7 +254,7 @@ impl SplitReader for LoggedReader {
 
     fn position(&self) -> Position {
         let inside = self.open.as_ref().map(|(text, _)| text.position()).or(self.inside);
-        let position = LogPosition { record: self.log.at(), inside };
+        let position = LogPosition { log: self.log_name.clone(), record: self.log.at(), inside };
         Position(serde_json::to_value(position).expect("a position is a few numbers"))
     }
 }

@@ -9,6 +9,9 @@
 //! <offset of its first record>.log    magic u32 │ length u32 │ CRC32C u32 │ payload   …
 //! ```
 //!
+//! A log has a name of its own, in the file `name`, so that an offset of another one is not taken for
+//! one of it.
+//!
 //!  1. An offset is the number of bytes before a record since the log began; it is never used again.
 //!  2. A record that was cut by a crash at the end of the last segment was never promised: it is cut
 //!     off. Damage with a whole record behind it is *Corrupt*: that record may have been promised.
@@ -21,6 +24,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use millpond_core::random::Random;
 use millpond_core::{Error, Result};
 
 /// "MPR1", by which a record is found behind damage.
@@ -34,6 +38,8 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 /// A log; shared by those who append and the reader.
 #[derive(Debug)]
 pub(crate) struct ReplayLog {
+    /// Tells it from all others.
+    name: String,
     folder: Option<PathBuf>,
     segment_bytes: u64,
     state: Mutex<State>,
@@ -85,8 +91,9 @@ impl ReplayLog {
     }
 
     fn new(folder: Option<PathBuf>) -> Self {
+        let name = format!("{:016x}", Random::fresh().next_u64());
         let state = Mutex::new(State::default());
-        Self { folder, segment_bytes: SEGMENT_BYTES, state, synced: Condvar::new() }
+        Self { name, folder, segment_bytes: SEGMENT_BYTES, state, synced: Condvar::new() }
     }
 
     fn recover(folder: &Path, segment_bytes: u64) -> Result<Self> {
@@ -123,15 +130,18 @@ impl ReplayLog {
             let good = whole_records(&bytes).map_err(|error| error.context(path.display()))?;
             if good < bytes.len() {
                 tracing::warn!(file = %path.display(), bytes = bytes.len() - good, "a record that was cut by a crash is removed");
-                file.set_len(good as u64).and_then(|()| file.sync_all()).map_err(failed)?;
+                file.set_len(good as u64).map_err(failed)?;
             }
+            // What is there may never have been synced: from here on it counts as durable.
+            file.sync_all().map_err(failed)?;
             state.end = last + good as u64;
             state.file = Some(Arc::new(file));
         }
         state.durable = state.end;
         state.segments = segments;
-        let log = Self { segment_bytes, state: Mutex::new(state), ..Self::new(Some(folder.into())) };
-        Ok(log)
+        let new = Self::new(Some(folder.into()));
+        let name = kept_name(folder, &new.name).map_err(|error| io("write the name of", error))?;
+        Ok(Self { name, segment_bytes, state: Mutex::new(state), ..new })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,6 +158,12 @@ impl ReplayLog {
         }
         if state.is_closed {
             return Err(Error::unavailable("the table takes no more rows"));
+        }
+        if payload.len() > RECORD_BYTES_MAX as usize {
+            return Err(Error::invalid(format!(
+                "a record of {} bytes is too large for the replay log",
+                payload.len()
+            )));
         }
         let Some(folder) = &self.folder else {
             let at = state.end;
@@ -189,7 +205,11 @@ impl ReplayLog {
         let path = segment_path(folder, state.end);
         let failed = |error: std::io::Error| Error::io(format!("create {path:?}"), &error);
         if let Some(file) = &state.file {
-            file.sync_data().map_err(failed)?;
+            if let Err(error) = file.sync_data() {
+                let error = failed(error);
+                state.failure = Some(error.clone());
+                return Err(error);
+            }
             state.durable = state.end;
         }
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(failed)?;
@@ -227,6 +247,11 @@ impl ReplayLog {
             self.synced.notify_all();
         }
         Ok(())
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Bytes that have not been read yet.
@@ -394,6 +419,22 @@ impl LogReader {
         match crc32c::crc32c(&payload) == crc {
             true => Ok(payload.into()),
             false => Err(damaged("its checksum is wrong")),
+        }
+    }
+}
+
+/// The name that a log has had, or has from now on.
+fn kept_name(folder: &Path, new: &str) -> std::io::Result<String> {
+    let path = folder.join("name");
+    match std::fs::read_to_string(&path) {
+        Ok(name) if !name.is_empty() => Ok(name),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(_) | Err(_) => {
+            let mut file = File::create(&path)?;
+            file.write_all(new.as_bytes())?;
+            file.sync_all()?;
+            File::open(folder)?.sync_all()?;
+            Ok(new.into())
         }
     }
 }

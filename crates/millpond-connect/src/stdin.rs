@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::SchemaRef;
 use memchr::{memchr, memrchr};
+use millpond_core::limits::RECORD_BYTES_MAX;
 use millpond_core::{ChangelogMode, Error, Result};
 
 use crate::connector::{ConnectorTable, Position, ReaderContext, SourceConnector, Split, SplitReader};
@@ -102,10 +103,9 @@ impl SourceConnector for Stdin {
 
 /// Lets go of what no kept checkpoint needs.
 pub(crate) fn release(log: Option<&std::path::Path>, positions: &[Position]) -> Result<()> {
-    match (log, needed_from(positions)?) {
-        (Some(folder), Some(offset)) => ReplayLog::open(Some(folder))?.release(offset),
-        (None, _) | (_, None) => Ok(()),
-    }
+    let Some(folder) = log else { return Ok(()) };
+    let log = ReplayLog::open(Some(folder))?;
+    needed_from(&log, positions)?.map_or(Ok(()), |offset| log.release(offset))
 }
 
 /// Copies whole rows from the pipe to the log, until one of them ends. Where the text begins with a
@@ -125,7 +125,12 @@ fn copy(mut pipe: Box<dyn Read + Send>, log: &ReplayLog, texts: &Texts) {
             }
         };
         held.extend_from_slice(&block[..read]);
-        let rows = if read == 0 { held.len() } else { whole_rows(&held, texts.has_quotes()) };
+        let rows = match whole_rows(&held, texts.has_quotes()) {
+            // The rest of the input; or a row that is too large, for the decoder to reject.
+            _ if read == 0 => held.len(),
+            0 if held.len() > RECORD_BYTES_MAX => held.len(),
+            rows => rows,
+        };
         if rows > 0 {
             let first = header.is_none();
             let header: &mut Vec<u8> = header.get_or_insert_with(|| match texts.begins_with_header() {

@@ -32,6 +32,7 @@ fn filled(dir: &TempDir, words: &[String]) -> Arc<ReplayLog> {
 
 fn files(dir: &TempDir) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
     files.sort();
     files
 }
@@ -153,4 +154,13 @@ fn in_memory_what_was_read_is_forgotten() {
     assert!(log.unread() > 0);
     assert_eq!(read(&log, 0).0, words(5));
     assert_eq!((log.unread(), log.state().kept.len()), (0, 0));
+}
+
+#[test]
+fn a_log_keeps_its_name() {
+    let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let name = open(&dir).unwrap().name().to_string();
+    assert_eq!(open(&dir).unwrap().name(), name);
+    assert_ne!(open(&other).unwrap().name(), name);
+    assert!(open(&dir).unwrap().append(&vec![0; RECORD_BYTES_MAX as usize + 1]).is_err());
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
-use millpond_core::{CheckpointId, Error, KeyGroupRange, OperatorUid, Result};
+use millpond_core::{CheckpointId, Error, ErrorKind, KeyGroupRange, OperatorUid, Result};
 
 use super::tables::lock;
 use super::{CheckpointMetadata, StateStore, StoreOptions, StoredCheckpoint, TablePart, Verify, open_store};
@@ -81,38 +81,50 @@ impl RemoteStore {
         let folder =
             options.dir.clone().ok_or_else(|| Error::internal("a copy of the state needs a folder"))?;
         files::ensure_folder(&folder)?;
+        // First the fence: what an older start commits after it is taken back by that start.
+        let generation = claim(&folder, remote.as_ref(), 0)?;
         let known: BTreeSet<String> = remote.list()?.into_iter().collect();
-        fetch(&folder, remote.as_ref(), &known)?;
+        fetch(&folder, remote.as_ref(), &known, generation)?;
         let local = open_store(options)?;
+        if local.generation() != generation {
+            return Err(Error::internal("the copy of the state counts its starts otherwise"));
+        }
         let store = Self { local, folder, remote, known: Mutex::new(known) };
-        store.claim(store.local.generation())?;
+        store.forget_older_starts()?;
         Ok(store)
     }
 
-    /// Makes this start the newest one.
-    fn claim(&self, generation: u64) -> Result<()> {
-        if !self.remote.create(&generation_name(generation), Vec::new())? {
-            return Err(Error::unavailable("the job was started elsewhere at the same time")
-                .with_hint("run one job per place of checkpoints"));
-        }
+    fn forget_older_starts(&self) -> Result<()> {
+        let own = generation_name(self.local.generation());
         let mut known = lock(&self.known);
-        let older: Vec<String> = known.iter().filter(|name| name.starts_with(GENERATIONS)).cloned().collect();
-        known.insert(generation_name(generation));
+        let is_older = |name: &&String| name.starts_with(GENERATIONS) && **name < own;
+        let older: Vec<String> = known.iter().filter(is_older).cloned().collect();
         for name in older {
             self.remote.delete(&name)?;
             known.remove(&name);
         }
+        known.insert(own);
         Ok(())
+    }
+
+    /// Writes metadata that must not be there. An answer may be lost: what is there then decides.
+    fn create(&self, name: &str, content: &[u8]) -> Result<()> {
+        let is_ours = || self.remote.get(name).is_ok_and(|there| there == content);
+        // Whether it is there or not: when it is not here it goes with what is not needed.
+        lock(&self.known).insert(name.into());
+        match self.remote.create(name, content.to_vec()) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) if is_ours() => Ok(()),
+            Ok(false) => Err(Error::unavailable(format!("{name} is there already"))
+                .with_hint("run one job per place of checkpoints")),
+            Err(error) => Err(error),
+        }
     }
 
     /// Another start must not be overwritten.
     fn check_fence(&self) -> Result<()> {
         let newest = newest_generation(&self.remote.list()?);
-        if newest == self.local.generation() {
-            return Ok(());
-        }
-        Err(Error::unavailable(format!("start {newest} of this job has taken over elsewhere"))
-            .with_hint("run one job per place of checkpoints"))
+        if newest == self.local.generation() { Ok(()) } else { Err(taken_over()) }
     }
 
     fn upload(&self, path: &str) -> Result<()> {
@@ -140,8 +152,28 @@ impl RemoteStore {
     }
 }
 
-/// Makes the folder a copy of what is elsewhere.
-fn fetch(folder: &Path, remote: &dyn RemoteFiles, known: &BTreeSet<String>) -> Result<()> {
+fn taken_over() -> Error {
+    Error::unavailable("another start of this job has taken over elsewhere")
+        .with_hint("run one job per place of checkpoints")
+}
+
+/// Makes this start the newest one, behind all that are known here and there; gives its number.
+fn claim(folder: &Path, remote: &dyn RemoteFiles, at_least: u64) -> Result<u64> {
+    let nothing = Fence { generation: 0, last_checkpoint: CheckpointId(0), completed: CheckpointId(0) };
+    let here = match at_least {
+        0 => Fence::read(folder, nothing)?.generation,
+        known => known,
+    };
+    let generation = here.max(newest_generation(&remote.list()?)) + 1;
+    match remote.create(&generation_name(generation), Vec::new())? {
+        true => Ok(generation),
+        false => Err(taken_over()),
+    }
+}
+
+/// Makes the folder a copy of what is elsewhere. A checkpoint that cannot be fetched whole is left
+/// out: the store goes on from the one before, or refuses.
+fn fetch(folder: &Path, remote: &dyn RemoteFiles, known: &BTreeSet<String>, generation: u64) -> Result<()> {
     for name in files::names(folder)? {
         let Some(checkpoint) = files::parse_checkpoint_folder(&name) else { continue };
         if !known.contains(&metadata_name(checkpoint)) {
@@ -152,17 +184,19 @@ fn fetch(folder: &Path, remote: &dyn RemoteFiles, known: &BTreeSet<String>) -> R
     for (name, checkpoint) in known.iter().filter_map(|name| Some((name, checkpoint_of(name)?))) {
         newest = newest.max(checkpoint);
         let chk = folder.join(files::checkpoint_folder(checkpoint));
-        if !chk.join(metadata::FILE).exists() {
-            fetch_checkpoint(folder, &chk, remote, name)?;
+        if chk.join(metadata::FILE).exists() {
+            continue;
+        }
+        match fetch_checkpoint(folder, &chk, remote, name) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(%error, %checkpoint, "a checkpoint is not whole where it was kept");
+            }
+            fetched => fetched?,
         }
     }
-    let seen = Fence { generation: newest_generation(known), last_checkpoint: newest, completed: newest };
-    if seen.generation > 0 {
-        Fence::read(folder, Fence { generation: 0, ..seen }).and_then(|fence| {
-            let generation = fence.generation.max(seen.generation);
-            Fence { generation, ..fence }.write(folder)
-        })?;
-    }
+    let seen = Fence { generation: 0, last_checkpoint: newest, completed: newest };
+    let fence = Fence::read(folder, seen)?;
+    Fence { generation: generation - 1, ..fence }.write(folder)?;
     Ok(())
 }
 
@@ -258,7 +292,10 @@ impl StateStore for RemoteStore {
     fn next_generation(&self) -> Result<u64> {
         self.check_fence()?;
         let generation = self.local.next_generation()?;
-        self.claim(generation)?;
+        if claim(&self.folder, self.remote.as_ref(), generation - 1)? != generation {
+            return Err(taken_over());
+        }
+        self.forget_older_starts()?;
         Ok(generation)
     }
     fn last_checkpoint_id(&self) -> CheckpointId {
@@ -293,11 +330,12 @@ impl StateStore for RemoteStore {
         self.check_fence()?;
         let portable = CheckpointMetadata { native: None, ..metadata.clone() };
         let name = metadata_name(metadata.checkpoint);
-        if !self.remote.create(&name, metadata::seal(&portable)?.into_bytes())? {
-            return Err(Error::unavailable(format!("checkpoint {} is there already", metadata.checkpoint))
-                .with_hint("run one job per place of checkpoints"));
+        self.create(&name, metadata::seal(&portable)?.as_bytes())?;
+        // A start that has claimed the job meanwhile may not have seen it: nothing may follow from it.
+        if let Err(error) = self.check_fence() {
+            self.remote.delete(&name)?;
+            return Err(error);
         }
-        lock(&self.known).insert(name);
         self.local.commit(metadata)
     }
     fn retain(&self, retained: usize) -> Result<()> {

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::*;
 
-/// Files in memory; the request numbered `failing` fails.
+/// Files in memory; the request numbered `failing` fails, before or after it has been obeyed.
 #[derive(Debug, Default)]
 struct FakeRemote {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     failing: AtomicI64,
+    loses_answers: bool,
 }
 
 impl FakeRemote {
-    fn ask(&self) -> Result<()> {
-        match self.failing.fetch_sub(1, Ordering::SeqCst) {
-            1 => Err(Error::unavailable("the network is down")),
-            _ => Ok(()),
-        }
+    fn ask<T>(&self, obey: impl FnOnce() -> Result<T>) -> Result<T> {
+        let fails = self.failing.fetch_sub(1, Ordering::SeqCst) == 1;
+        let answer = if fails && !self.loses_answers { None } else { Some(obey()?) };
+        answer.filter(|_| !fails).ok_or_else(|| Error::unavailable("the network is down"))
     }
     fn names(&self) -> Vec<String> {
         self.files.lock().unwrap().keys().cloned().collect()
@@ -27,32 +27,33 @@ impl FakeRemote {
 
 impl RemoteFiles for FakeRemote {
     fn put(&self, name: &str, content: Vec<u8>) -> Result<()> {
-        self.ask()?;
-        self.files.lock().unwrap().insert(name.into(), content);
-        Ok(())
+        self.ask(|| {
+            self.files.lock().unwrap().insert(name.into(), content);
+            Ok(())
+        })
     }
     fn create(&self, name: &str, content: Vec<u8>) -> Result<bool> {
-        self.ask()?;
-        let mut files = self.files.lock().unwrap();
-        let is_new = !files.contains_key(name);
-        if is_new {
-            files.insert(name.into(), content);
-        }
-        Ok(is_new)
+        self.ask(|| {
+            let mut files = self.files.lock().unwrap();
+            let is_new = !files.contains_key(name);
+            if is_new {
+                files.insert(name.into(), content);
+            }
+            Ok(is_new)
+        })
     }
     fn get(&self, name: &str) -> Result<Vec<u8>> {
-        self.ask()?;
         let missing = || Error::corrupt(format!("{name} is not there"));
-        self.files.lock().unwrap().get(name).cloned().ok_or_else(missing)
+        self.ask(|| self.files.lock().unwrap().get(name).cloned().ok_or_else(missing))
     }
     fn list(&self) -> Result<Vec<String>> {
-        self.ask()?;
-        Ok(self.names())
+        self.ask(|| Ok(self.names()))
     }
     fn delete(&self, name: &str) -> Result<()> {
-        self.ask()?;
-        self.files.lock().unwrap().remove(name);
-        Ok(())
+        self.ask(|| {
+            self.files.lock().unwrap().remove(name);
+            Ok(())
+        })
     }
 }
 
@@ -114,9 +115,9 @@ fn a_start_that_was_taken_over_commits_nothing() {
 /// Whichever request fails, a checkpoint either is there for the next machine, whole, or is not.
 #[test]
 fn any_request_may_fail() {
-    for failing in 1..=40 {
+    for (failing, loses_answers) in (1..=40).flat_map(|failing| [(failing, false), (failing, true)]) {
         let folder = tempfile::tempdir().unwrap();
-        let remote = Arc::new(FakeRemote::default());
+        let remote = Arc::new(FakeRemote { loses_answers, ..FakeRemote::default() });
         let mut random = Random::seeded(failing);
         let mut job = Job::open_remote(Backend::Filesystem, &folder.path().join("job"), 1, remote.clone());
         for _ in 0..3 {
@@ -133,4 +134,31 @@ fn any_request_may_fail() {
         job.checkpoint();
         job.verify();
     }
+}
+
+/// A part that is lost where it was kept costs its checkpoints, not the job.
+#[test]
+fn a_checkpoint_that_is_not_whole_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote = Arc::new(FakeRemote::default());
+    let mut random = Random::seeded(5);
+    let mut job = Job::open_remote(Backend::Filesystem, &folder.path().join("job"), 1, remote.clone());
+    for _ in 0..3 {
+        job.change(&mut random, 20);
+        job.checkpoint();
+    }
+    let checkpoints = job.store().checkpoints(Verify::Size).unwrap();
+    let before = metadata_paths(&checkpoints[1].metadata);
+    let lost =
+        metadata_paths(&checkpoints[0].metadata).into_iter().find(|path| !before.contains(path)).unwrap();
+    remote.files.lock().unwrap().remove(&lost);
+    job.move_away(1);
+    let left = job.store().checkpoints(Verify::Crc).unwrap();
+    assert_eq!(left[0].metadata.checkpoint, checkpoints[1].metadata.checkpoint);
+    assert_eq!(
+        job.store().newest_completed(),
+        checkpoints[0].metadata.checkpoint,
+        "sinks may have committed it"
+    );
+    job.verify();
 }
