@@ -88,17 +88,17 @@ def main():
 
 
 def run(args, rng, directory, port, client):
-    rows, kills, lost = 40_000, 0, 0
+    rows, kills, lost = 20_000, 0, 0
     script = directory / "job.sql"
 
-    def start(rate):
-        script.write_text(JOB.format(dir=directory, port=port, rows=rows, rate=rate,
+    def start():
+        script.write_text(JOB.format(dir=directory, port=port, rows=rows, rate=4000,
                                      backend=rng.choice(["rocksdb", "filesystem"])))
         return subprocess.Popen([args.millpond, directory / "data", "-f", script, "--quiet"],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     while True:
-        process = start(rate=4000 if kills < args.kills else 1_000_000)
+        process = start()
         try:
             _, errors = process.communicate(timeout=rng.uniform(0.3, 1.5) if kills < args.kills else 120)
         except subprocess.TimeoutExpired:
