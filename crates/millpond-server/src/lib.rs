@@ -151,3 +151,6 @@ fn status_of(error: &Error) -> StatusCode {
 fn json(status: StatusCode, text: &str) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{text}\n")).into_response()
 }
+
+#[cfg(test)]
+mod tests;

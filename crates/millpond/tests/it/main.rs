@@ -7,6 +7,7 @@ mod embedding;
 mod faults;
 mod flights;
 mod flink;
+mod http_listen;
 mod nexmark;
 mod resumption;
 mod savepoints;
