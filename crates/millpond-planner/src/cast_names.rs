@@ -6,13 +6,10 @@
 //! type in its name.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 
-use sqlparser::ast::{
-    Expr, GroupByExpr, Ident, OrderByKind, Query, Select, SetExpr, Value, Visit, VisitMut, Visitor,
-    VisitorMut,
-};
+use sqlparser::ast::{Expr, GroupByExpr, Ident, OrderByKind, Query, Select, SetExpr, Value};
 
+use crate::ast_walk::{each_expr, each_query};
 use crate::sugar::call;
 
 /// The function that passes on its first argument.
@@ -20,38 +17,29 @@ pub(crate) const NAMED_CAST: &str = "named_cast";
 
 /// The query, with casts that show in names where they must.
 pub(crate) fn casts_named(mut query: Query) -> Query {
-    let _ = VisitMut::visit(&mut query, &mut Queries);
-    query
-}
-
-struct Queries;
-
-impl VisitorMut for Queries {
-    type Break = ();
-
-    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+    each_query(&mut query, &mut |query| {
         let order = match query.order_by.as_mut().map(|order| &mut order.kind) {
             Some(OrderByKind::Expressions(keys)) => Some(keys),
             Some(OrderByKind::All(_)) | None => None,
         };
-        if let (SetExpr::Select(select), Some(keys)) = (query.body.as_mut(), order) {
-            if collide(select) {
-                let _ = VisitMut::visit(keys, &mut Wrap);
-            }
+        if let (SetExpr::Select(select), Some(keys)) = (query.body.as_mut(), order)
+            && collide(select)
+        {
+            each_expr(keys, &mut wrap);
         }
         name_in(&mut query.body);
-        ControlFlow::Continue(())
-    }
+    });
+    query
 }
 
 fn name_in(body: &mut SetExpr) {
     match body {
         SetExpr::Select(select) if collide(select) => {
             let Select { projection, group_by, having, qualify, .. } = select.as_mut();
-            let _ = VisitMut::visit(projection, &mut Wrap);
-            let _ = VisitMut::visit(group_by, &mut Wrap);
-            let _ = VisitMut::visit(having, &mut Wrap);
-            let _ = VisitMut::visit(qualify, &mut Wrap);
+            each_expr(projection, &mut wrap);
+            each_expr(group_by, &mut wrap);
+            each_expr(having, &mut wrap);
+            each_expr(qualify, &mut wrap);
         }
         SetExpr::SetOperation { left, right, .. } => {
             name_in(left);
@@ -64,9 +52,14 @@ fn name_in(body: &mut SetExpr) {
 /// Whether two different expressions of a SELECT would have one name.
 fn collide(select: &Select) -> bool {
     let mut named = Named::default();
-    let _ = Visit::visit(&select.projection, &mut named);
-    let _ = Visit::visit(&select.having, &mut named);
-    let _ = Visit::visit(&select.qualify, &mut named);
+    let mut add_calls = |expr: &mut Expr| {
+        if matches!(expr, Expr::Function(_)) {
+            named.add(expr);
+        }
+    };
+    each_expr(&mut select.projection.clone(), &mut add_calls);
+    each_expr(&mut select.having.clone(), &mut add_calls);
+    each_expr(&mut select.qualify.clone(), &mut add_calls);
     if let GroupByExpr::Expressions(keys, _) = &select.group_by {
         keys.iter().for_each(|key| named.add(key));
     }
@@ -83,66 +76,34 @@ struct Named {
 impl Named {
     fn add(&mut self, expr: &Expr) {
         let mut plain = expr.clone();
-        let _ = VisitMut::visit(&mut plain, &mut Unqualified);
+        each_expr(&mut plain, &mut unqualify);
         let written = plain.to_string().to_lowercase();
-        let _ = VisitMut::visit(&mut plain, &mut WithoutCasts);
+        each_expr(&mut plain, &mut drop_cast);
         let known = self.by_name.entry(plain.to_string().to_lowercase()).or_insert_with(|| written.clone());
         self.collide |= *known != written;
     }
 }
 
-impl Visitor for Named {
-    type Break = ();
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        if matches!(expr, Expr::Function(_)) {
-            self.add(expr);
-        }
-        ControlFlow::Continue(())
-    }
-}
-
 /// `t.a` as `a`.
-struct Unqualified;
-
-impl VisitorMut for Unqualified {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        if let Expr::CompoundIdentifier(names) = expr
-            && let Some(last) = names.pop()
-        {
-            *expr = Expr::Identifier(Ident::new(last.value));
-        }
-        ControlFlow::Continue(())
+fn unqualify(expr: &mut Expr) {
+    if let Expr::CompoundIdentifier(names) = expr
+        && let Some(last) = names.pop()
+    {
+        *expr = Expr::Identifier(Ident::new(last.value));
     }
 }
 
-struct WithoutCasts;
-
-impl VisitorMut for WithoutCasts {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Cast { expr: inner, .. } = expr {
-            let inner = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
-            *expr = inner;
-        }
-        ControlFlow::Continue(())
+fn drop_cast(expr: &mut Expr) {
+    if let Expr::Cast { expr: inner, .. } = expr {
+        let inner = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
+        *expr = inner;
     }
 }
 
-struct Wrap;
-
-impl VisitorMut for Wrap {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Cast { data_type, .. } = expr {
-            let name = Expr::value(Value::SingleQuotedString(data_type.to_string()));
-            let cast = std::mem::replace(expr, Expr::value(Value::Null));
-            *expr = call(NAMED_CAST, vec![cast, name]);
-        }
-        ControlFlow::Continue(())
+fn wrap(expr: &mut Expr) {
+    if let Expr::Cast { data_type, .. } = expr {
+        let name = Expr::value(Value::SingleQuotedString(data_type.to_string()));
+        let cast = std::mem::replace(expr, Expr::value(Value::Null));
+        *expr = call(NAMED_CAST, vec![cast, name]);
     }
 }

@@ -8,7 +8,6 @@
 //! VALUES (1.5), (2e0)   VALUES (CAST(1.5 AS DOUBLE)), (2e0)
 //! ```
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
@@ -17,7 +16,9 @@ use datafusion::common::{DFSchema, DataFusionError};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, Union, cast,
 };
-use sqlparser::ast::{self, ExactNumberInfo, SetExpr, VisitMut, VisitorMut};
+use sqlparser::ast::{self, ExactNumberInfo, SetExpr};
+
+use crate::ast_walk::each_query;
 
 /// Functions whose arguments become one type.
 const CHOICES: &[&str] = &["coalesce", "greatest", "ifnull", "least", "nullif", "nvl"];
@@ -25,16 +26,8 @@ const CHOICES: &[&str] = &["coalesce", "greatest", "ifnull", "least", "nullif", 
 /// Numbers written in a column of VALUES that also holds a DOUBLE: the planner types the rows as it
 /// binds them.
 pub(crate) fn values_with_doubles(query: &mut ast::Query) {
-    let _ = VisitMut::visit(query, &mut Rows);
-}
-
-struct Rows;
-
-impl VisitorMut for Rows {
-    type Break = ();
-
-    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
-        let SetExpr::Values(values) = query.body.as_mut() else { return ControlFlow::Continue(()) };
+    each_query(query, &mut |query| {
+        let SetExpr::Values(values) = query.body.as_mut() else { return };
         for place in 0..values.rows.first().map_or(0, |row| row.len()) {
             let mut column: Vec<&mut ast::Expr> =
                 values.rows.iter_mut().filter_map(|row| row.get_mut(place)).collect();
@@ -51,8 +44,7 @@ impl VisitorMut for Rows {
                 }
             }
         }
-        ControlFlow::Continue(())
-    }
+    });
 }
 
 /// A DOUBLE or FLOAT by its writing.

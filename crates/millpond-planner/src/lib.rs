@@ -8,6 +8,7 @@
 //! The crate must not know the runtime, RocksDB or running jobs.
 
 mod aggregate_function;
+mod ast_walk;
 pub mod batch;
 mod bind;
 pub mod cast_names;
