@@ -11,6 +11,7 @@
 //! answered and not taken again. Without a data directory nothing is durable.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,6 +44,8 @@ const UNREAD_BYTES_DEFAULT: u64 = 256 << 20;
 const REQUESTS_MAX: usize = 32;
 /// How long a sender may take for its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long requests under way are waited for when the last job that listens ends.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Names of requests that are remembered, so that they are not taken twice.
 const NAMES_MAX: usize = 100_000;
 
@@ -248,8 +251,20 @@ static SERVERS: Mutex<BTreeMap<SocketAddr, Server>> = Mutex::new(BTreeMap::new()
 #[derive(Debug)]
 struct Server {
     routes: Arc<Mutex<Routes>>,
-    /// Ends the server when it is dropped.
-    _stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Server {
+    /// Accepts no more connections, lets requests under way end for a while, and waits until the
+    /// address is free again.
+    fn end(self) {
+        // The other side is gone when listening has ended with an error, which was logged.
+        let _ = self.stop.send(());
+        if self.thread.join().is_err() {
+            tracing::warn!("a thread that listened for requests has panicked");
+        }
+    }
 }
 
 /// The tables of a server, by path.
@@ -290,14 +305,15 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         let mut servers = servers();
-        if let Some(server) = servers.get(&self.address) {
+        let Some(server) = servers.get(&self.address) else { return };
+        let is_idle = {
             let mut routes = routes(&server.routes);
             routes.remove(&self.path);
-            let is_idle = routes.is_empty();
-            drop(routes);
-            if is_idle {
-                servers.remove(&self.address);
-            }
+            routes.is_empty()
+        };
+        // Under the lock: who listens here next finds the address free.
+        if is_idle && let Some(server) = servers.remove(&self.address) {
+            server.end();
         }
     }
 }
@@ -322,19 +338,29 @@ fn serve(address: SocketAddr) -> Result<Server> {
                 Ok(listener) => listener,
                 Err(error) => return tracing::warn!(%error, %address, "cannot listen"),
             };
-            let until = async { drop(stopped.await) };
+            let (until, is_over) = oneshot::channel::<()>();
+            let stopping = async {
+                drop(stopped.await);
+                drop(until);
+            };
+            let serving = axum::serve(listener, router).with_graceful_shutdown(stopping).into_future();
+            let too_late = async {
+                drop(is_over.await);
+                tokio::time::sleep(DRAIN_TIMEOUT).await;
+            };
             tokio::select! {
-                served = axum::serve(listener, router) => {
+                served = serving => {
                     if let Err(error) = served {
                         tracing::warn!(%error, %address, "listening has ended");
                     }
                 }
-                () = until => {}
+                () = too_late => tracing::warn!(%address, "requests under way are cut off"),
             }
         });
+        runtime.shutdown_timeout(DRAIN_TIMEOUT);
     };
-    std::thread::Builder::new().name("http-listen".into()).spawn(run).map_err(failed)?;
-    Ok(Server { routes, _stop: stop })
+    let thread = std::thread::Builder::new().name("http-listen".into()).spawn(run).map_err(failed)?;
+    Ok(Server { routes, stop, thread })
 }
 
 async fn receive(State(tables): State<Arc<Mutex<Routes>>>, request: Request) -> Response {

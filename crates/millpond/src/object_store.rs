@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use millpond_connect::object_files::{ObjectFiles, is_object_store};
 use millpond_core::{Error, Result};
-use millpond_state::{RemoteFiles, fetch_snapshot, send_snapshot};
+use millpond_state::{RemoteFiles, fetch_snapshot, prepare_savepoint, send_snapshot};
 
 use crate::settings::Settings;
 
@@ -40,26 +40,40 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn RemoteFiles
 #[derive(Debug)]
 pub(crate) struct SavepointPlace {
     pub(crate) folder: PathBuf,
-    url: Option<String>,
+    sent_to: Option<(String, Arc<dyn RemoteFiles>)>,
 }
 
 impl SavepointPlace {
-    /// The place that a statement names; what goes elsewhere is first written below `scratch`.
-    pub(crate) fn new(place: &str, scratch: &Path) -> Result<Self> {
-        if is_object_store(place) {
-            return Ok(Self { folder: scratch.to_path_buf(), url: Some(place.trim_end_matches('/').into()) });
-        }
-        let folder = PathBuf::from(place.strip_prefix("file://").unwrap_or(place));
-        match folder.as_os_str().is_empty() {
-            true => Err(Error::invalid("the folder has no name")),
-            false => Ok(Self { folder, url: None }),
-        }
+    /// The place that a statement names, found to be empty and writable; what goes elsewhere is
+    /// first written below `scratch`. What can be known to fail fails here: a job is neither
+    /// stopped nor asked for a checkpoint that has no place.
+    pub(crate) fn prepare(place: &str, scratch: &Path, settings: &Settings) -> Result<Self> {
+        let place = match is_object_store(place) {
+            true => {
+                let url = place.trim_end_matches('/').to_owned();
+                let remote = open(&url, settings)?;
+                if !remote.list()?.is_empty() {
+                    return Err(Error::invalid(format!("the folder {url:?} is not empty"))
+                        .with_hint("a savepoint needs a folder of its own"));
+                }
+                Self { folder: scratch.to_path_buf(), sent_to: Some((url, remote)) }
+            }
+            false => {
+                let folder = PathBuf::from(place.strip_prefix("file://").unwrap_or(place));
+                if folder.as_os_str().is_empty() {
+                    return Err(Error::invalid("the folder has no name"));
+                }
+                Self { folder, sent_to: None }
+            }
+        };
+        prepare_savepoint(&place.folder)?;
+        Ok(place)
     }
 
     /// What was written goes where it belongs; gives the place's name.
-    pub(crate) fn send(self, settings: &Settings) -> Result<String> {
-        let Some(url) = self.url else { return Ok(self.folder.display().to_string()) };
-        let sent = open(&url, settings).and_then(|remote| send_snapshot(&self.folder, remote.as_ref()));
+    pub(crate) fn send(self) -> Result<String> {
+        let Some((url, remote)) = self.sent_to else { return Ok(self.folder.display().to_string()) };
+        let sent = send_snapshot(&self.folder, remote.as_ref());
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
             tracing::warn!(%error, folder = %self.folder.display(), "a copy of a savepoint stays behind");
         }

@@ -7,7 +7,7 @@ use millpond_core::quantity::format_duration;
 use millpond_core::{Error, JobId, Location, Result};
 use millpond_planner::StopSavepoint;
 use millpond_runtime::JobOptions;
-use millpond_state::{SavepointReport, Snapshot, prepare_savepoint};
+use millpond_state::{SavepointReport, Snapshot};
 
 use crate::answer::{Outcome, Rows};
 use crate::catalog_log::CatalogRecord;
@@ -45,26 +45,24 @@ impl Session {
 
     pub(crate) async fn savepoint(&self, id: JobId, folder: &str) -> Result<Outcome> {
         let job = self.engine.job(id)?;
-        let place = SavepointPlace::new(folder, &self.engine.scratch_dir())?;
-        prepare_savepoint(&place.folder)?;
+        let place = SavepointPlace::prepare(folder, &self.engine.scratch_dir(), &self.settings())?;
         let written = job.savepoint(place.folder.clone()).await?;
-        let sent = place.send(&self.settings())?;
+        let sent = place.send()?;
         Ok(savepoint_row(id, &written, &sent))
     }
 
     pub(crate) async fn stop(&self, id: JobId, savepoint: &StopSavepoint, drain: bool) -> Result<Outcome> {
         let job = self.engine.job(id)?;
-        let scratch = self.engine.scratch_dir();
+        let prepare =
+            |place: &str| SavepointPlace::prepare(place, &self.engine.scratch_dir(), &self.settings());
         let place = match savepoint {
             StopSavepoint::None => None,
-            StopSavepoint::In(folder) => Some(SavepointPlace::new(folder, &scratch)?),
-            StopSavepoint::Default => Some(SavepointPlace::new(&self.default_savepoint(&job)?, &scratch)?),
+            StopSavepoint::In(folder) => Some(prepare(folder)?),
+            StopSavepoint::Default => Some(prepare(&self.default_savepoint(&job)?)?),
         };
-        // What can be known to fail fails before the job is stopped.
-        place.as_ref().map(|place| prepare_savepoint(&place.folder)).transpose()?;
         let outcome = match place {
             Some(place) => job.stop_with_savepoint(place.folder.clone(), drain).await.and_then(|written| {
-                let sent = place.send(&self.settings())?;
+                let sent = place.send()?;
                 Ok(savepoint_row(id, &written, &sent))
             }),
             None if drain => job.drain().await.map(|()| Outcome::Done(None)),
