@@ -84,6 +84,14 @@ impl Deduplicate {
         }
     }
 
+    /// Forgets the keys whose time is over.
+    fn expire(&mut self, now: EpochTime) -> Result<()> {
+        match &mut self.ttl {
+            Some(ttl) => self.keys.remove(&ttl.expired(now)),
+            None => Ok(()),
+        }
+    }
+
     /// The rows whose key has not come before; known keys stay as they are in the state.
     fn first_rows(&mut self, batch: &ChangelogBatch, now: EpochTime) -> Result<Vec<u32>> {
         let keys = self.key_columns(batch);
@@ -126,6 +134,7 @@ impl Operator for Deduplicate {
         _input: InputIndex,
         batch: ChangelogBatch,
     ) -> Result<Progress> {
+        self.expire(ctx.time)?;
         let first = self.first_rows(&batch, ctx.time)?;
         ctx.metrics.accepted.add(first.len() as u64);
         ctx.metrics.filtered.add((batch.num_rows() - first.len()) as u64);
@@ -141,10 +150,9 @@ impl Operator for Deduplicate {
         watermark: Option<Watermark>,
         time: EpochTime,
     ) -> Result<EpochOutcome> {
-        if let Some(ttl) = &mut self.ttl {
-            self.keys.remove(&ttl.expired(time))?;
-        }
-        Ok(EpochOutcome { watermark, wake_at: None, progress: Progress::Done })
+        self.expire(time)?;
+        let wake_at = self.ttl.as_ref().and_then(|ttl| ttl.wake_after(time));
+        Ok(EpochOutcome { watermark, wake_at, progress: Progress::Done })
     }
 
     fn resume(&mut self, _ctx: &mut OperatorContext) -> Result<Progress> {

@@ -12,7 +12,6 @@
 //!
 //! The output has no time attribute, so the watermark passes unchanged: nothing is late for it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
@@ -27,7 +26,7 @@ use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, Row
 use millpond_state::{Evicted, KeyedRows, NO_SLOT, StateColumn, StateTable, TableKind, ValueTable};
 
 use crate::aggregate::{
-    AggregateCall, AggregateSet, GroupedRows, OrderIndex, SideMut, SideRef, describe_group, evaluate,
+    AggregateCall, AggregateSet, GroupedRows, OrderIndex, Owed, SideMut, SideRef, describe_group, evaluate,
     key_fields, state_table,
 };
 use crate::operator::*;
@@ -105,6 +104,8 @@ struct GroupAggregate {
     /// And their slots.
     lasting: Vec<u32>,
     ttl: Option<TimeToLive>,
+    /// With a time to live: rows of the epoch that took back what was not there then.
+    strays: Vec<ChangelogBatch>,
     slots: Vec<u32>,
 }
 
@@ -112,6 +113,7 @@ struct GroupAggregate {
 struct Side {
     table: ValueTable,
     index: Option<OrderIndex>,
+    owed: Owed,
 }
 
 impl Side {
@@ -120,7 +122,8 @@ impl Side {
     }
 
     fn as_mut(&mut self) -> SideMut<'_> {
-        SideMut { rows: self.table.keyed_rows_mut(), index: self.index.as_mut() }
+        let owed = Some(&mut self.owed);
+        SideMut { rows: self.table.keyed_rows_mut(), index: self.index.as_mut(), owed }
     }
 }
 
@@ -142,7 +145,7 @@ impl GroupAggregate {
         let mut sides = Vec::new();
         for (number, side) in set.side_tables().into_iter().enumerate() {
             let table = table(&side.name, &side.identity, &side.values)?;
-            sides.push(Side { table, index: set.new_index(number)? });
+            sides.push(Side { table, index: set.new_index(number)?, owed: Owed::default() });
         }
         let mut lasting_keys = factory.lasting.clone();
         let mut hashes = Vec::new();
@@ -166,6 +169,7 @@ impl GroupAggregate {
             touched: Vec::new(),
             is_touched: Vec::new(),
             emitted: 0,
+            strays: Vec::new(),
             slots: Vec::new(),
         })
     }
@@ -211,54 +215,89 @@ impl GroupAggregate {
         }
     }
 
-    /// Forgets the groups whose time is over.
+    /// Forgets the groups whose time is over; none of them has changes that are still to be emitted.
     fn expire(&mut self, now: EpochTime) -> Result<()> {
         let Some(ttl) = &mut self.ttl else { return Ok(()) };
-        let step = ttl.step(now);
         let mut expired = ttl.expired(now);
-        expired.retain(|slot| {
-            let is_needed = self.is_touched.get(*slot as usize) == Some(&true) || self.lasting.contains(slot);
-            if is_needed {
-                ttl.touch(*slot, step);
-            }
-            !is_needed
-        });
+        expired.retain(|slot| !self.lasting.contains(slot));
         if expired.is_empty() {
             return Ok(());
         }
         self.groups.remove(&expired)?;
         let keys = self.factory.keys.len();
-        for (number, side) in self.sides.iter_mut().enumerate() {
+        for side in &mut self.sides {
             let rows = side.table.keyed_rows_mut();
-            remove_orphans(rows, self.groups.keyed_rows_mut(), keys)?;
+            let gone = remove_orphans(rows, self.groups.keyed_rows_mut(), keys)?;
             rows.forget_groups(&expired);
-            if side.index.is_some() {
-                side.index = self.set.new_index(number)?;
-                if let Some(index) = &mut side.index {
-                    let (rows, groups) = (side.table.keyed_rows(), self.groups.keyed_rows_mut());
-                    self.set.fill_index(number, index, rows, groups)?;
-                }
+            if let Some(index) = &mut side.index {
+                index.forget(&expired, &gone);
             }
         }
         Ok(())
     }
 
-    /// The rows of a batch that meet what they take back: with a time to live it may be forgotten.
-    fn without_strays(&mut self, batch: &ChangelogBatch, signs: &[i64]) -> Result<Option<BooleanArray>> {
+    /// Folds a batch into its groups. With a time to live, rows that take back what is not there
+    /// are left out and given back: it may have been forgotten, or may still come.
+    fn fold(&mut self, ctx: &OperatorContext, batch: ChangelogBatch) -> Result<Option<ChangelogBatch>> {
+        let signs = signs(&batch);
+        if signs.is_some() && self.factory.input_mode == ChangelogMode::Append {
+            return Err(Error::internal("invariant 4: a retraction on an append edge of GroupAggregate"));
+        }
         let keys = self.key_columns(&batch.rows)?;
-        self.groups.slots_for(&keys, &stable_hashes(&keys, batch.num_rows())?, &mut self.slots)?;
+        let hashes = stable_hashes(&keys, batch.num_rows())?;
+        let inputs = self.set.evaluate(&batch.rows)?;
+        self.groups.slots_for(&keys, &hashes, &mut self.slots)?;
         // Groups that come to nothing are removed when their epoch ends.
         self.touch();
-        let counts = self.groups.columns()[ROW_COUNT].i64s();
-        let mut more: HashMap<u32, i64> = HashMap::new();
-        let meets = |(slot, sign): (&u32, &i64)| {
-            let more = more.entry(*slot).or_default();
-            let meets = *sign > 0 || counts[*slot as usize] + *more > 0;
-            *more += if meets { *sign } else { 0 };
-            Some(meets)
+        let rows = GroupedRows {
+            keys: &keys,
+            hashes: &hashes,
+            slots: &self.slots,
+            signs: signs.as_deref(),
+            arrivals: &[],
         };
-        let meets: BooleanArray = self.slots.iter().zip(signs).map(meets).collect();
-        Ok((meets.true_count() < meets.len()).then_some(meets))
+        let mut sides: Vec<SideMut<'_>> = self.sides.iter_mut().map(Side::as_mut).collect();
+        if self.ttl.is_some() && signs.is_some() {
+            let counts = self.groups.columns()[ROW_COUNT].i64s();
+            let meets = BooleanArray::from(self.set.meets(counts, &mut sides, rows, &inputs)?);
+            if meets.has_false() {
+                let strays = batch.filter(&arrow::compute::not(&meets)?)?;
+                self.fold(ctx, batch.filter(&meets)?)?;
+                return Ok(Some(strays));
+            }
+        }
+        drop(sides);
+        self.live_on(ctx.time);
+        let arrivals = self.arrivals(batch.num_rows());
+        let rows = GroupedRows {
+            keys: &keys,
+            hashes: &hashes,
+            slots: &self.slots,
+            signs: signs.as_deref(),
+            arrivals: &arrivals,
+        };
+        let columns = self.groups.columns_mut();
+        rows.count(&mut columns[ROW_COUNT]);
+        let mut sides: Vec<SideMut<'_>> = self.sides.iter_mut().map(Side::as_mut).collect();
+        self.set.update(&mut columns[FIRST_STATE..], &mut sides, rows, &inputs)?;
+        ctx.metrics.accepted.add(batch.num_rows() as u64);
+        Ok(None)
+    }
+
+    /// Each row that the epoch took back must have been there by now; with a time to live others
+    /// are ignored and counted.
+    fn settle(&mut self, ctx: &OperatorContext) -> Result<()> {
+        for strays in std::mem::take(&mut self.strays) {
+            if let Some(strays) = self.fold(ctx, strays)? {
+                ctx.metrics.rejected.add(strays.num_rows() as u64);
+            }
+        }
+        for (number, side) in self.sides.iter_mut().enumerate() {
+            if let Some(group) = self.set.settle(number, &mut side.as_mut())? {
+                return Err(self.missing_rows(group, "a value is taken back that is not there"));
+            }
+        }
+        Ok(())
     }
 
     /// Some groups exist before any input does.
@@ -288,6 +327,7 @@ impl GroupAggregate {
         }
         self.touched.clear();
         self.emitted = 0;
+        self.expire(ctx.time)?;
         Ok(Progress::Done)
     }
 
@@ -330,7 +370,7 @@ impl GroupAggregate {
         for (row, slot) in slots.iter().enumerate() {
             let count = counts[*slot as usize];
             if count < 0 {
-                return Err(self.missing_rows(*slot, count));
+                return Err(self.missing_rows(*slot, &format!("it has {count} rows")));
             }
             match (emitted[*slot as usize], count > 0 || self.lasting.contains(slot)) {
                 (false, true) => changes.say(RowKind::Insert, row),
@@ -380,10 +420,10 @@ impl GroupAggregate {
         Ok(names.zip(self.groups.keys(&[slot])?).collect())
     }
 
-    fn missing_rows(&self, slot: u32, count: i64) -> Error {
+    fn missing_rows(&self, slot: u32, how: &str) -> Error {
         let group = self.named_keys(slot).and_then(|keys| describe_group(&keys));
         Error::data("a row was deleted that was never inserted")
-            .with_detail(format!("{} has {count} rows", group.unwrap_or_default()))
+            .with_detail(format!("{}: {how}", group.unwrap_or_default()))
             .with_hint("if the change events are incomplete or doubled, SET 'source.cdc-duplicates' = 'true'")
     }
 }
@@ -400,35 +440,9 @@ impl Operator for GroupAggregate {
         _input: InputIndex,
         batch: ChangelogBatch,
     ) -> Result<Progress> {
-        let signs = signs(&batch);
-        if signs.is_some() && self.factory.input_mode == ChangelogMode::Append {
-            return Err(Error::internal("invariant 4: a retraction on an append edge of GroupAggregate"));
-        }
-        if let (Some(_), Some(given)) = (&self.ttl, &signs)
-            && let Some(meets) = self.without_strays(&batch, given)?
-        {
-            ctx.metrics.rejected.add((meets.len() - meets.true_count()) as u64);
-            return self.process(ctx, 0, batch.filter(&meets)?);
-        }
-        let keys = self.key_columns(&batch.rows)?;
-        let hashes = stable_hashes(&keys, batch.num_rows())?;
-        let inputs = self.set.evaluate(&batch.rows)?;
-        self.groups.slots_for(&keys, &hashes, &mut self.slots)?;
-        self.touch();
-        self.live_on(ctx.time);
-        let arrivals = self.arrivals(batch.num_rows());
-        let rows = GroupedRows {
-            keys: &keys,
-            hashes: &hashes,
-            slots: &self.slots,
-            signs: signs.as_deref(),
-            arrivals: &arrivals,
-        };
-        let columns = self.groups.columns_mut();
-        rows.count(&mut columns[ROW_COUNT]);
-        let mut sides: Vec<SideMut<'_>> = self.sides.iter_mut().map(Side::as_mut).collect();
-        self.set.update(&mut columns[FIRST_STATE..], &mut sides, rows, &inputs)?;
-        ctx.metrics.accepted.add(batch.num_rows() as u64);
+        self.expire(ctx.time)?;
+        let strays = self.fold(ctx, batch)?;
+        self.strays.extend(strays);
         Ok(Progress::Done)
     }
 
@@ -438,10 +452,11 @@ impl Operator for GroupAggregate {
         watermark: Option<Watermark>,
         time: EpochTime,
     ) -> Result<EpochOutcome> {
+        self.settle(ctx)?;
         self.touch_lasting()?;
-        self.expire(time)?;
         let progress = self.emit_next(ctx)?;
-        Ok(EpochOutcome { watermark, wake_at: None, progress })
+        let wake_at = self.ttl.as_ref().and_then(|ttl| ttl.wake_after(time));
+        Ok(EpochOutcome { watermark, wake_at, progress })
     }
 
     fn resume(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
@@ -555,13 +570,13 @@ impl Changes {
     }
 }
 
-/// Removes rows of a side table whose group is gone.
-fn remove_orphans(rows: &mut KeyedRows, groups: &mut KeyedRows, keys: usize) -> Result<()> {
+/// Removes rows of a side table whose group is gone; gives their slots.
+fn remove_orphans(rows: &mut KeyedRows, groups: &mut KeyedRows, keys: usize) -> Result<Vec<u32>> {
     let mut from = 0;
-    let mut found = Vec::new();
+    let (mut found, mut gone) = (Vec::new(), Vec::new());
     loop {
         let slots = rows.live_slots(from, BATCH_ROWS_MAX);
-        let Some(last) = slots.last() else { return Ok(()) };
+        let Some(last) = slots.last() else { return Ok(gone) };
         from = last + 1;
         let mut prefix = rows.keys(&slots)?;
         prefix.truncate(keys);
@@ -569,6 +584,7 @@ fn remove_orphans(rows: &mut KeyedRows, groups: &mut KeyedRows, keys: usize) -> 
         let orphans: Vec<u32> =
             slots.iter().zip(&found).filter(|(_, group)| **group == NO_SLOT).map(|(slot, _)| *slot).collect();
         rows.remove(&orphans)?;
+        gone.extend(orphans);
     }
 }
 

@@ -289,7 +289,7 @@ impl SessionAggregate {
             let arrivals: Vec<i64> = run.iter().map(|row| first_arrival + i64::from(*row)).collect();
             let mut sides = Vec::with_capacity(self.sides.len());
             for table in &mut self.sides {
-                sides.push(SideMut { rows: table.window_mut(session.id)?, index: None });
+                sides.push(SideMut { rows: table.window_mut(session.id)?, index: None, owed: None });
             }
             let rows =
                 GroupedRows { keys: &keys, hashes: &hashes, slots: &slots, signs: None, arrivals: &arrivals };

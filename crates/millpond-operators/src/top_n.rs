@@ -167,7 +167,9 @@ impl Operator for TopN {
     ) -> Result<Progress> {
         let touched = self.rankings.add(&batch, ctx.time)?;
         self.touched.extend(touched);
-        ctx.metrics.accepted.add(batch.num_rows() as u64);
+        let strays = std::mem::take(&mut self.rankings.strays);
+        ctx.metrics.rejected.add(strays);
+        ctx.metrics.accepted.add(batch.num_rows() as u64 - strays);
         Ok(Progress::Done)
     }
 
@@ -175,10 +177,10 @@ impl Operator for TopN {
         &mut self,
         ctx: &mut OperatorContext,
         watermark: Option<Watermark>,
-        _time: EpochTime,
+        time: EpochTime,
     ) -> Result<EpochOutcome> {
         let progress = self.emit_next(ctx)?;
-        Ok(EpochOutcome { watermark, wake_at: None, progress })
+        Ok(EpochOutcome { watermark, wake_at: self.rankings.wake_after(time), progress })
     }
 
     fn resume(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {

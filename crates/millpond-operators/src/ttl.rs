@@ -2,9 +2,9 @@
 //!
 //! Processing time is cut into steps of a sixteenth of the time to live. A key remembers the step
 //! in which it was last touched; that number is a column of its state, so that it survives a
-//! restart, and is written again only when the step changes. A key is dropped at the end of the
-//! first epoch at which its whole step is older than the time to live: between one and 1 1/16
-//! times that after it was last touched.
+//! restart, and is written again only when the step changes. A key is dropped once its whole step
+//! is older than the time to live, between one and 1 1/16 times that after it was last touched:
+//! before the next row is looked at, and at the end of an epoch, which is asked for if none comes.
 //!
 //! ```text
 //! step 7: keys a b c     step 8: keys d a     step 9: key b       a was touched in 8: its place in 7 is void
@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_core::EpochTime;
+use millpond_core::{EpochTime, Timestamp};
 
 /// Name of the column that holds the step of the last touch.
 pub const TOUCHED: &str = "touched";
@@ -72,16 +72,26 @@ impl TimeToLive {
         }
     }
 
+    /// When the keys of a step have not been touched for the time to live.
+    fn end(&self, step: i64) -> EpochTime {
+        Timestamp(step.saturating_add(1).saturating_mul(self.step).saturating_add(self.ttl))
+    }
+
+    /// The next time after `now` at which keys may be over: an epoch is wanted then.
+    pub fn wake_after(&self, now: EpochTime) -> Option<EpochTime> {
+        self.steps.keys().map(|step| self.end(*step)).find(|end| *end > now)
+    }
+
     /// Takes the keys out whose time is over.
     pub fn expired(&mut self, now: EpochTime) -> Vec<u32> {
         let mut expired = Vec::new();
-        while let Some(entry) = self.steps.first_entry() {
-            let step = *entry.key();
-            let end = step.saturating_add(1).saturating_mul(self.step);
-            if end.saturating_add(self.ttl) > now.0 {
+        while let Some((step, _)) = self.steps.first_key_value() {
+            let step = *step;
+            if self.end(step) > now {
                 break;
             }
-            for slot in entry.remove() {
+            let Some(slots) = self.steps.remove(&step) else { break };
+            for slot in slots {
                 if self.last[slot as usize] == step {
                     self.last[slot as usize] = NEVER;
                     expired.push(slot);
@@ -95,7 +105,6 @@ impl TimeToLive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millpond_core::Timestamp;
 
     #[test]
     fn keys_expire_after_their_last_touch() {
@@ -106,8 +115,11 @@ mod tests {
         assert!(ttl.touch(1, step(12)));
         assert!(ttl.touch(2, step(12)));
         assert!(ttl.touch(0, step(25)));
+        assert_eq!(ttl.wake_after(Timestamp(0)), Some(Timestamp(170)), "a step whose key was touched later");
+        assert_eq!(ttl.wake_after(Timestamp(170)), Some(Timestamp(180)));
         assert!(ttl.expired(Timestamp(179)).is_empty());
         assert_eq!(ttl.expired(Timestamp(180)), [1, 2], "0 was touched later");
+        assert_eq!(ttl.wake_after(Timestamp(180)), Some(Timestamp(190)));
         assert_eq!(ttl.expired(Timestamp(10_000)), [0]);
         assert!(ttl.expired(Timestamp(10_000)).is_empty());
     }

@@ -37,8 +37,10 @@ pub fn one_group(
         let inputs = set.evaluate(batch)?;
         let rows =
             GroupedRows { keys: &[], hashes: &hashes, slots: &slots, signs: None, arrivals: &arrivals };
-        let mut sides: Vec<SideMut<'_>> =
-            sides.iter_mut().map(|(rows, index)| SideMut { rows, index: index.as_mut() }).collect();
+        let mut sides: Vec<SideMut<'_>> = sides
+            .iter_mut()
+            .map(|(rows, index)| SideMut { rows, index: index.as_mut(), owed: None })
+            .collect();
         set.update(groups.columns_mut(), &mut sides, rows, &inputs)?;
     }
     let sides: Vec<SideRef<'_>> =

@@ -153,6 +153,21 @@ impl OrderIndex {
         Ok(slots)
     }
 
+    /// How many copies of each row there are, counted up to `most`.
+    pub(super) fn copies_of(&self, groups: &[u32], values: &[ArrayRef], most: usize) -> Result<Vec<i64>> {
+        let Some((encoder, copies)) = &self.copies else { return Ok(vec![0; groups.len()]) };
+        let values = encoder.encode(values)?;
+        let count = |(row, group): (usize, &u32)| {
+            let value = values.row(row);
+            let from: Place = (*group, value.into());
+            let of_row = copies
+                .range(&from..)
+                .take_while(|(place, _)| place.0 == *group && place.1.starts_with(value));
+            of_row.take(most).count() as i64
+        };
+        Ok(groups.iter().enumerate().map(count).collect())
+    }
+
     /// The rows of a group, ascending.
     pub(super) fn of(&self, group: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         let from: Place = (group, Box::default());
@@ -180,12 +195,12 @@ pub(super) fn ascending() -> SortOptions {
 
 /// Columns as bytes that compare like their rows.
 #[derive(Debug)]
-struct Encoder {
+pub(super) struct Encoder {
     converter: RowConverter,
 }
 
 impl Encoder {
-    fn new(columns: &[(DataType, SortOptions)]) -> Result<Self> {
+    pub(super) fn new(columns: &[(DataType, SortOptions)]) -> Result<Self> {
         let field = |(data_type, options): &(DataType, SortOptions)| {
             SortField::new_with_options(data_type.clone(), *options)
         };
@@ -194,7 +209,7 @@ impl Encoder {
         Ok(Self { converter })
     }
 
-    fn encode(&self, columns: &[ArrayRef]) -> Result<Encoded> {
+    pub(super) fn encode(&self, columns: &[ArrayRef]) -> Result<Encoded> {
         if columns.is_empty() {
             return Ok(Encoded(None));
         }
@@ -204,10 +219,10 @@ impl Encoder {
 }
 
 /// Encoded rows; of no columns they are empty.
-struct Encoded(Option<Rows>);
+pub(super) struct Encoded(Option<Rows>);
 
 impl Encoded {
-    fn row(&self, row: usize) -> &[u8] {
+    pub(super) fn row(&self, row: usize) -> &[u8] {
         self.0.as_ref().map_or(&[], |rows| rows.row(row).data())
     }
 }

@@ -64,6 +64,11 @@ pub struct EvaluatedInput {
 }
 
 impl EvaluatedInput {
+    /// Whether a row counts.
+    pub(super) fn counts(&self, row: usize) -> bool {
+        self.keep.as_ref().is_none_or(|keep| keep.value(row))
+    }
+
     /// The same for some of the rows.
     pub fn take(&self, rows: &UInt32Array) -> Result<Self> {
         let values = self.values.iter().map(|values| Ok(take(values, rows, None)?)).collect::<Result<_>>()?;
@@ -363,7 +368,7 @@ impl AggregateSet {
         sign: i64,
     ) -> Result<()> {
         let slots = part.live_slots(0, usize::MAX);
-        let table = &mut SideMut { rows: into, index: None };
+        let table = &mut SideMut { rows: into, index: None, owed: None };
         let values = match &self.sides[side] {
             Side::Rows(rows) => return rows.merge(table, part, &slots),
             Side::Values(values) => values,

@@ -20,6 +20,7 @@ use millpond_state::{KeyedRows, NO_SLOT, StateColumn};
 
 use super::fold::Fold;
 use super::order_index::{OrderIndex, ascending};
+use super::owed::Owed;
 use super::set::EvaluatedInput;
 
 /// The columns of a side table beside the group's key.
@@ -40,6 +41,8 @@ pub struct SideMut<'a> {
     pub rows: &'a mut KeyedRows,
     /// Their order, where it is kept up to date.
     pub index: Option<&'a mut OrderIndex>,
+    /// What was taken back too early, where rows are taken back.
+    pub owed: Option<&'a mut Owed>,
 }
 
 /// A side table, to be read.
@@ -76,8 +79,19 @@ impl<'a> GroupedRows<'a> {
         self.fold().count(counts);
     }
 
-    fn sign(&self, row: usize) -> i64 {
+    pub(super) fn sign(&self, row: usize) -> i64 {
         self.signs.map_or(1, |signs| signs[row])
+    }
+
+    /// The identity of some rows in a side table, by their values.
+    pub(super) fn identity_of(
+        &self,
+        some: &[u32],
+        values: &[ArrayRef],
+    ) -> Result<(Vec<ArrayRef>, Arc<[u64]>)> {
+        let rows = Selection { all: self.slots.len(), some: Some(UInt32Array::from(some.to_vec())) };
+        let values = values.iter().map(|column| rows.take(column)).collect::<Result<Vec<_>>>()?;
+        self.identity(&rows, &values)
     }
 
     /// The identity of rows in a side table: their key and more columns.
@@ -391,6 +405,11 @@ impl ValuesSide {
                 let before = *count > 0;
                 *count += weight;
                 any_empty |= *count == 0;
+                if *count < 0
+                    && let Some(owed) = side.owed.as_deref_mut()
+                {
+                    owed.values.push((*slot, group(position)));
+                }
                 if before != (*count > 0) {
                     changes.push(position, group(position), if before { -1 } else { 1 });
                 }
@@ -515,20 +534,36 @@ impl RowsSide {
         removed: &UInt32Array,
         input: &EvaluatedInput,
     ) -> Result<()> {
+        let values = &input.values[..self.types.len()];
+        let values =
+            values.iter().map(|column| Ok(take(column, removed, None)?)).collect::<Result<Vec<_>>>()?;
+        let groups: Vec<u32> = removed.values().iter().map(|row| rows.slots[*row as usize]).collect();
+        let missing = self.take_rows_back(side, groups.clone(), &values)?;
+        match side.owed.as_deref_mut() {
+            Some(owed) => owed.owe_rows(&groups, &values, &missing),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the oldest copy of each row out; gives the rows of which there is none.
+    pub(super) fn take_rows_back(
+        &self,
+        side: &mut SideMut<'_>,
+        groups: Vec<u32>,
+        values: &[ArrayRef],
+    ) -> Result<Vec<u32>> {
         let index =
             side.index.as_deref_mut().ok_or_else(|| Error::internal("rows are taken back by index"))?;
-        let values = &input.values[..self.types.len()];
-        let values = values.iter().map(|column| Ok(take(column, removed, None)?));
-        let groups: Vec<u32> = removed.values().iter().map(|row| rows.slots[*row as usize]).collect();
-        let copies = index.take_copies(&groups, &values.collect::<Result<Vec<_>>>()?)?;
-        // A row that never came has no copy; the count of the group's rows tells, if it gets below zero.
+        let copies = index.take_copies(&groups, values)?;
+        let missing = (0..copies.len() as u32).filter(|row| copies[*row as usize].is_none()).collect();
         let (groups, slots): (Vec<u32>, Vec<u32>) =
             groups.into_iter().zip(copies).filter_map(|(group, slot)| Some((group, slot?))).unzip();
         let identity = side.rows.keys(&slots)?;
         let arrivals = identity[identity.len() - 1].as_primitive::<Int64Type>().values().to_vec();
         let order = gathered(side.rows, &slots)?.split_off(self.types.len());
         index.remove(&groups, &order, Some(&arrivals))?;
-        side.rows.remove(&slots)
+        side.rows.remove(&slots)?;
+        Ok(missing)
     }
 
     /// Adds the rows of another table.

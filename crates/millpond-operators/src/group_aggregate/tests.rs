@@ -60,7 +60,9 @@ impl Task {
     fn new(factory: &GroupAggregateFactory) -> Self {
         let context = BuildContext { index: 0, parallelism: 1, max_parallelism: 256, key_groups: ALL };
         let operator = factory.build(context).unwrap();
-        Self { operator, ctx: OperatorContext::new(Arc::new(OperatorMetrics::default())) }
+        let mut ctx = OperatorContext::new(Arc::new(OperatorMetrics::default()));
+        ctx.time = Timestamp(0);
+        Self { operator, ctx }
     }
 
     fn rows(&mut self, batch: ChangelogBatch) {
@@ -74,8 +76,8 @@ impl Task {
     /// The same at a time, in seconds; the next epoch begins then.
     fn end_at(&mut self, time: i64) -> Result<Vec<String>> {
         let time = Timestamp(time * 1_000_000);
-        let outcome = self.operator.end_epoch(&mut self.ctx, Some(Timestamp(7)), time)?;
         self.ctx.time = time;
+        let outcome = self.operator.end_epoch(&mut self.ctx, Some(Timestamp(7)), time)?;
         assert_eq!(outcome.watermark, Some(Timestamp(7)));
         let mut said = Vec::new();
         let mut progress = outcome.progress;
@@ -327,7 +329,78 @@ fn a_deletion_without_its_row_is_an_error() {
     task.rows(rows("-a 1"));
     let error = task.end().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Data);
-    assert!(error.detail().unwrap().contains("k = a has -1 rows"), "{error}");
+    assert!(error.detail().unwrap().contains("k = a: it has -1 rows"), "{error}");
+}
+
+/// A value that is not there is missed although the group has rows; so is a row, wherever it counts.
+#[test]
+fn a_value_is_not_taken_back_from_others() {
+    use AggregateFunction::{ArrayAgg, Max, Min, Sum};
+    for call in
+        [call(Min, "v", false), call(Max, "v", true), call(Sum, "v", true), call(ArrayAgg, "v", false)]
+    {
+        let mut task = Task::new(&factory(&["k"], vec![call], ChangelogMode::Retract));
+        task.rows(rows("+a 7, -a 5"));
+        task.rows(rows("+a 8"));
+        let error = task.end().unwrap_err();
+        assert!(error.detail().unwrap().contains("k = a: a value is taken back"), "{error}");
+    }
+}
+
+/// Within an epoch a row may be taken back before it comes.
+#[test]
+fn what_is_taken_back_may_come_later_in_its_epoch() {
+    use AggregateFunction::{ArrayAgg, Count, Min};
+    let calls = || vec![call(Min, "v", false), call(Count, "v", true), call(ArrayAgg, "v", false)];
+    for ttl in [None, Some(2_000_000)] {
+        let factory = GroupAggregateFactory { ttl, ..factory(&["k"], calls(), ChangelogMode::Retract) };
+        let mut task = Task::new(&factory);
+        task.rows(rows("+a 7"));
+        task.rows(rows("-a 5, -b 1"));
+        task.rows(rows("+a 5, +a 8, +b 1"));
+        assert_eq!(task.end().unwrap(), ["+I a|7|2|[7, 8]"], "{ttl:?}");
+        assert_eq!(task.ctx.metrics.rejected.value(), 0);
+        task.rows(rows("-a 7, -a 8"));
+        assert_eq!(task.end().unwrap(), ["-D a|7|2|[7, 8]"]);
+        assert!(task.operator.tables().iter().all(|table| table.rows() == 0));
+    }
+}
+
+/// What may have been forgotten is not taken back from what came since.
+#[test]
+fn a_stray_leaves_a_living_group_as_it_is() {
+    use AggregateFunction::{ArrayAgg, Count, CountStar, Max, Min, Sum};
+    let calls = vec![
+        call(CountStar, "", false),
+        call(Sum, "v", false),
+        call(Min, "v", false),
+        call(Max, "v", false),
+        call(Count, "v", true),
+        call(ArrayAgg, "v", false),
+        call(ArrayAgg, "v", true),
+    ];
+    let factory =
+        GroupAggregateFactory { ttl: Some(2_000_000), ..factory(&["k"], calls, ChangelogMode::Retract) };
+    let mut task = Task::new(&factory);
+    task.rows(rows("+a 7, +a 8, -a 5"));
+    assert_eq!(task.end().unwrap(), ["+I a|2|15|7|8|2|[7, 8]|[7, 8]"]);
+    task.rows(rows("-a 7, -a 7"));
+    assert_eq!(task.end().unwrap(), ["-U a|2|15|7|8|2|[7, 8]|[7, 8]", "+U a|1|8|8|8|1|[8]|[8]"]);
+    assert_eq!(task.ctx.metrics.rejected.value(), 2);
+    // Once more after its time, in a batch that comes before the epoch ends.
+    task.ctx.time = Timestamp(9_000_000);
+    task.rows(rows("-a 8, +a 9, +a 9, -a 9"));
+    assert_eq!(task.end_at(9).unwrap(), ["+I a|1|9|9|9|1|[9]|[9]"]);
+    assert_eq!(task.ctx.metrics.rejected.value(), 3);
+    assert!(task.operator.tables().iter().all(|table| table.rows() == 1), "no stray has a row");
+    let at = |task: &mut Task, time| {
+        task.ctx.time = Timestamp(time);
+        task.operator.end_epoch(&mut task.ctx, None, Timestamp(time)).unwrap().wake_at
+    };
+    let wake = at(&mut task, 10_000_000).unwrap();
+    assert!(wake > Timestamp(11_000_000) && wake < Timestamp(11_500_000), "{wake:?}");
+    assert_eq!(at(&mut task, wake.0), None);
+    assert!(task.operator.tables().iter().all(|table| table.rows() == 0), "nothing need come for that");
 }
 
 #[test]

@@ -153,6 +153,8 @@ pub(crate) struct Rankings {
     partitions: Vec<Partition>,
     next_row: i64,
     ttl: Option<TimeToLive>,
+    /// Rows that took back what was not there, which a time to live lets happen.
+    pub(crate) strays: u64,
     /// Whether the consumer has the row of a slot.
     is_shown: Vec<bool>,
     /// Partition of each row of the last batch, and each partition that it touched, once.
@@ -200,6 +202,7 @@ impl Rankings {
             spec,
             partitions: Vec::new(),
             next_row: 0,
+            strays: 0,
             is_shown: Vec::new(),
             numbers: Vec::new(),
             touched: Vec::new(),
@@ -327,6 +330,7 @@ impl Rankings {
             if self.ttl.is_some() {
                 // It has been forgotten; the partition, if it is empty, is looked at again.
                 self.touch(number);
+                self.strays += 1;
                 return Ok(());
             }
             return Err(Error::internal("invariant 4: a retraction meets no row of a ranking"));
@@ -345,6 +349,11 @@ impl Rankings {
         for number in touched.iter().copied().chain(changed) {
             ttl.touch(number, step);
         }
+    }
+
+    /// When partitions may have to be forgotten next.
+    pub(crate) fn wake_after(&self, now: EpochTime) -> Option<EpochTime> {
+        self.ttl.as_ref().and_then(|ttl| ttl.wake_after(now))
     }
 
     /// Forgets partitions that no row has changed for too long; none of them may be touched.

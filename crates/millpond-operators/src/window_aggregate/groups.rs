@@ -64,7 +64,7 @@ impl Groups {
         groups.slots_for(&keys, &hashes, &mut self.slots)?;
         let mut sides = Vec::with_capacity(self.sides.len());
         for table in &mut self.sides {
-            sides.push(SideMut { rows: table.window_mut(end)?, index: None });
+            sides.push(SideMut { rows: table.window_mut(end)?, index: None, owed: None });
         }
         let slots = &self.slots;
         let rows = GroupedRows { keys: &keys, hashes: &hashes, slots, signs: None, arrivals };
