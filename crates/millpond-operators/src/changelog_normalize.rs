@@ -340,6 +340,10 @@ impl Spilling for ChangelogNormalize {
     fn admit(&mut self, tables: Vec<Evicted>) -> Result<()> {
         tables.iter().try_for_each(|rows| self.rows.admit(rows).map(|_| ()))
     }
+
+    fn beside(&self) -> usize {
+        0
+    }
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl Operator for Deduplicate {
     fn residency(&mut self) -> Residency<'_> {
         match self.ttl {
             // Its clock goes by the slots of keys that are in memory.
-            Some(_) => Residency::Resident,
+            Some(_) => Residency::Resident(0),
             None => Residency::Spilling(self),
         }
     }
@@ -191,6 +191,10 @@ impl Spilling for Deduplicate {
 
     fn admit(&mut self, tables: Vec<Evicted>) -> Result<()> {
         tables.iter().try_for_each(|keys| self.keys.admit(keys).map(|_| ()))
+    }
+
+    fn beside(&self) -> usize {
+        0
     }
 }
 

@@ -466,7 +466,7 @@ impl Operator for GroupAggregate {
     fn residency(&mut self) -> Residency<'_> {
         // The clock of a time to live goes by the slots of groups that are in memory.
         match self.factory.keys.is_empty() || self.ttl.is_some() {
-            true => Residency::Resident,
+            true => Residency::Resident(self.beside()),
             false => Residency::Spilling(self),
         }
     }
@@ -519,6 +519,10 @@ impl Spilling for GroupAggregate {
             }
         }
         Ok(())
+    }
+
+    fn beside(&self) -> usize {
+        self.sides.iter().filter_map(|side| side.index.as_ref()).map(OrderIndex::bytes).sum()
     }
 }
 

@@ -270,7 +270,7 @@ impl Operator for Join {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

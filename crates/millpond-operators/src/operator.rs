@@ -85,8 +85,8 @@ impl OperatorContext {
 pub enum Residency<'a> {
     /// There is none to speak of.
     Stateless,
-    /// It stays, and counts.
-    Resident,
+    /// It stays, and counts: with its tables, and so many bytes beside them.
+    Resident(usize),
     /// Rows of keys that are not in use can leave.
     Spilling(&'a mut dyn Spilling),
 }
@@ -100,6 +100,8 @@ pub trait Spilling {
     fn evict(&mut self, keep: f64) -> Result<Vec<Evicted>>;
     /// Takes rows of whole keys back, as they left: of each of its tables, in their order.
     fn admit(&mut self, tables: Vec<Evicted>) -> Result<()>;
+    /// Bytes that it holds for its rows beside their tables, estimated.
+    fn beside(&self) -> usize;
 }
 
 /// How many of `keys` are to go if the fraction `keep` is to stay.

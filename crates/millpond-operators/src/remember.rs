@@ -250,7 +250,7 @@ impl Operator for Remember {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     /// Finds the slots of the rows again.

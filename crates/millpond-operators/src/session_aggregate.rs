@@ -460,7 +460,7 @@ impl Operator for SessionAggregate {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -397,7 +397,8 @@ impl Operator for SinkMaterialize {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        // Keys and images of the same rows.
+        Residency::Resident(self.rows.used_bytes() + self.rows.rows() * size_of::<Candidate>())
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -520,7 +520,7 @@ impl Operator for TemporalFilter {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -188,7 +188,7 @@ impl Operator for TopN {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(self.rankings.beside())
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -348,7 +348,7 @@ impl Operator for WindowAggregate {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -201,7 +201,7 @@ impl Operator for WindowTopN {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident
+        Residency::Resident(0)
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {

@@ -61,6 +61,12 @@ impl Visitor for Refusal {
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<Error> {
         let place = select.select_token.0.span;
+        let hints = select.optimizer_hints.iter().flat_map(|hint| hint_names(&hint.text));
+        for name in hints {
+            if !PLAN_HINTS.contains(&name.to_uppercase().as_str()) {
+                return unknown_hint(&name, place);
+            }
+        }
         if select.top.is_some() {
             return refused("TOP", place, "use LIMIT at the end of the query");
         }
@@ -107,6 +113,47 @@ impl Visitor for Refusal {
             }
             _ => ControlFlow::Continue(()),
         }
+    }
+}
+
+/// Hints of Flink that choose among plans with the same answer; there is one plan here.
+const PLAN_HINTS: &[&str] =
+    &["BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", "LOOKUP", "MULTI_JOIN"];
+
+/// The names of the hints in one comment: `A('x' = '1'), B(t)`.
+fn hint_names(text: &str) -> Vec<String> {
+    let (mut names, mut name, mut depth, mut quoted) = (Vec::new(), String::new(), 0_usize, false);
+    for letter in text.chars() {
+        match letter {
+            '\'' | '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ if depth > 0 => {}
+            letter if letter.is_alphanumeric() || letter == '_' => name.push(letter),
+            _ => {}
+        }
+        let is_over = depth > 0 || letter == ',' || letter.is_whitespace();
+        if is_over && !name.is_empty() {
+            names.push(std::mem::take(&mut name));
+        }
+    }
+    names.extend((!name.is_empty()).then_some(name));
+    names
+}
+
+/// A hint without effect would let the user wait for it.
+fn unknown_hint(name: &str, place: Span) -> ControlFlow<Error> {
+    let what = format!("the hint {}", name.to_uppercase());
+    match name.to_uppercase().as_str() {
+        "STATE_TTL" => {
+            refused(&what, place, "SET 'state.ttl' = '1 d' holds for all operators of a statement")
+        }
+        "OPTIONS" => {
+            refused(&what, place, "give the options in CREATE TABLE … WITH (…), or CREATE TABLE … LIKE")
+        }
+        "UID" => refused(&what, place, "uids are derived from names; SET 'job.name' names the job"),
+        _ => refused(&what, place, "leave it out"),
     }
 }
 

@@ -78,7 +78,7 @@ impl Link {
     pub(crate) fn account(&mut self, memory: &Memory) -> Result<()> {
         self.memory = OperatorMemory::new(memory, self.operator.as_mut())?;
         match &mut self.memory {
-            Some(memory) => memory.make_room(self.operator.as_mut()).map(|_| ()),
+            Some(memory) => memory.after_epoch(self.operator.as_mut()),
             None => Ok(()),
         }
     }

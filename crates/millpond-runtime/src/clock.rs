@@ -119,6 +119,8 @@ pub(crate) struct EpochFacts {
 #[derive(Debug)]
 pub(crate) struct EpochGate {
     rows_max: Option<u64>,
+    /// The last epoch that was full for other reasons.
+    overfull: AtomicU64,
     /// Held for a few instructions, never across an await.
     epochs: Mutex<Epochs>,
     /// Rung when granted rows come back unused.
@@ -145,12 +147,15 @@ struct OpenEpoch {
 impl EpochGate {
     pub(crate) fn new(rows_max: Option<u64>) -> Self {
         let epochs = Epochs { open: BTreeMap::new(), last_time: Timestamp::MIN, rows: 0 };
-        Self { rows_max, epochs: Mutex::new(epochs), refunded: Notify::new() }
+        Self { rows_max, overfull: AtomicU64::new(0), epochs: Mutex::new(epochs), refunded: Notify::new() }
     }
 
     /// Up to `wanted` rows of the epoch's budget; 0 when it is used up. What is not delivered
     /// must be given back by [`EpochGate::settle`].
     pub(crate) fn grant(&self, epoch: Epoch, wanted: usize) -> usize {
+        if epoch.0 <= self.overfull.load(Ordering::SeqCst) {
+            return 0;
+        }
         let Some(rows_max) = self.rows_max else { return wanted };
         let mut epochs = self.lock();
         let open = epochs.open.entry(epoch).or_default();
@@ -190,6 +195,7 @@ impl EpochGate {
 
     /// The changes of the epoch take more memory than there is: it is full.
     pub(crate) fn fill(&self, epoch: Epoch) {
+        self.overfull.fetch_max(epoch.0, Ordering::SeqCst);
         self.lock().open.entry(epoch).or_default().overfull = true;
     }
 

@@ -7,6 +7,7 @@
 //! ```text
 //! batch ─ touches ─▶ keys that are out? ─ take ─▶ admit ─▶ process
 //! between batches and at the end of an epoch:  used > share?  ─ evict ─▶ put
+//!                           still too much: the epoch ends early; after it: the job fails by name
 //! ```
 //!
 //! A limit of zero gives up everything that the open epoch has not touched, before each batch: tests
@@ -24,6 +25,8 @@ use millpond_state::{Frozen, Scope, SpillArea, TableDef, TableSpill};
 pub struct MemoryBudget {
     limit: AtomicUsize,
     used: AtomicUsize,
+    /// Of it, by operators whose rows stay.
+    resident: AtomicUsize,
     accounts: AtomicUsize,
 }
 
@@ -53,7 +56,8 @@ const FILLED_AFTER: f64 = 0.8;
 impl MemoryBudget {
     /// Nothing is used.
     pub fn new(limit: usize) -> Self {
-        Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0), accounts: AtomicUsize::new(0) }
+        let none = AtomicUsize::default;
+        Self { limit: AtomicUsize::new(limit), used: none(), resident: none(), accounts: none() }
     }
 
     /// Another limit holds from now on, in bytes.
@@ -71,13 +75,16 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The fraction of its keys that each operator may keep; `None`: there is room.
+    /// The fraction of its keys that each operator whose rows can leave may keep; `None`: there is
+    /// room. What stays anyway comes first, but leaves an eighth of the share.
     fn keep(&self) -> Option<f64> {
         let (share, used) = (self.limit() / SHARE_OF_STATE, self.used());
-        match used > share || share == 0 {
-            true => Some(FILLED_AFTER * share as f64 / used.max(1) as f64),
-            false => None,
+        if used <= share && share > 0 {
+            return None;
         }
+        let resident = self.resident.load(Ordering::Relaxed);
+        let (room, movable) = (share.saturating_sub(resident).max(share / 8), used.saturating_sub(resident));
+        (movable > room || share == 0).then(|| FILLED_AFTER * room as f64 / movable.max(1) as f64)
     }
 }
 
@@ -113,7 +120,7 @@ impl OperatorMemory {
     pub(crate) fn new(memory: &Memory, operator: &mut dyn Operator) -> Result<Option<Self>> {
         let can_spill = match operator.residency() {
             Residency::Stateless => return Ok(None),
-            Residency::Resident => false,
+            Residency::Resident(_) => false,
             Residency::Spilling(_) => true,
         };
         let mut spills = Vec::new();
@@ -151,44 +158,55 @@ impl OperatorMemory {
         let tables = self.spills.iter_mut().map(|spill| spill.take(&keys)).collect::<Result<Vec<_>>>()?;
         match operator.residency() {
             Residency::Spilling(state) if tables.iter().any(|rows| !rows.is_empty()) => state.admit(tables),
-            Residency::Spilling(_) | Residency::Resident | Residency::Stateless => Ok(()),
+            Residency::Spilling(_) | Residency::Resident(_) | Residency::Stateless => Ok(()),
         }
     }
 
-    /// Between two batches of an epoch: a look now and then.
+    /// Between two batches of an epoch: a look now and then. Whatever is in use now may leave when
+    /// the epoch has ended.
     pub(crate) fn between_batches(&mut self, operator: &mut dyn Operator) -> Result<Room> {
         self.batches += 1;
         let is_due = self.batches.is_multiple_of(BATCHES_BETWEEN) || self.memory.budget.limit() == 0;
-        if is_due && !self.is_pinned { self.make_room(operator) } else { Ok(Room::Enough) }
+        if !is_due || self.is_pinned {
+            return Ok(Room::Enough);
+        }
+        let room = self.make_room(operator)?;
+        self.is_pinned = room == Room::Pinned;
+        Ok(room)
     }
 
-    /// The epoch has ended in the operator.
-    pub(crate) fn after_epoch(&mut self, operator: &mut dyn Operator) -> Result<()> {
-        self.is_pinned = false;
-        self.make_room(operator).map(|_| ())
-    }
-
-    /// Gives up rows if there is too little room.
+    /// The epoch has ended in the operator, or its state was restored.
     ///
     /// Errors: *Invalid* if the limit cannot be kept.
-    pub(crate) fn make_room(&mut self, operator: &mut dyn Operator) -> Result<Room> {
-        self.account(operator);
-        let budget = Arc::clone(&self.memory.budget);
-        let Some(keep) = budget.keep() else { return Ok(Room::Enough) };
-        if self.bytes >= BYTES_MIN || budget.limit() == 0 {
-            self.evict(operator, keep)?;
-            self.account(operator);
-        }
+    pub(crate) fn after_epoch(&mut self, operator: &mut dyn Operator) -> Result<()> {
+        self.is_pinned = false;
+        self.make_room(operator)?;
+        let budget = &self.memory.budget;
         let (limit, accounts) = (budget.limit(), budget.accounts.load(Ordering::Relaxed));
+        // The one that holds most is named; the others might be small.
         let is_largest = self.bytes.saturating_mul(accounts) >= budget.used();
         if limit > 0 && budget.used() > limit && is_largest {
             return Err(self.too_little(limit));
         }
-        if limit == 0 || budget.keep().is_none() {
-            return Ok(Room::Enough);
+        Ok(())
+    }
+
+    /// Gives up rows if there is too little room.
+    fn make_room(&mut self, operator: &mut dyn Operator) -> Result<Room> {
+        self.account(operator);
+        let budget = Arc::clone(&self.memory.budget);
+        if let Some(keep) = budget.keep()
+            && (self.bytes >= BYTES_MIN || budget.limit() == 0)
+        {
+            self.evict(operator, keep)?;
+            self.account(operator);
         }
-        self.is_pinned = true;
-        Ok(if self.spills.is_empty() { Room::Enough } else { Room::Pinned })
+        let limit = budget.limit();
+        let is_too_much = match self.spills.is_empty() {
+            true => budget.used() > limit,
+            false => budget.keep().is_some(),
+        };
+        Ok(if limit > 0 && is_too_much { Room::Pinned } else { Room::Enough })
     }
 
     fn evict(&mut self, operator: &mut dyn Operator, keep: f64) -> Result<()> {
@@ -201,13 +219,25 @@ impl OperatorMemory {
     }
 
     fn account(&mut self, operator: &mut dyn Operator) {
-        let resident: usize = operator.tables().iter().map(|table| table.used_bytes()).sum();
-        let bytes = resident + self.spills.iter().map(TableSpill::bytes).sum::<usize>();
-        let used = &self.memory.budget.used;
-        match bytes.checked_sub(self.bytes) {
-            Some(more) => used.fetch_add(more, Ordering::Relaxed),
-            None => used.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+        let in_tables: usize = operator.tables().iter().map(|table| table.used_bytes()).sum();
+        let beside = match operator.residency() {
+            Residency::Stateless => 0,
+            Residency::Resident(beside) => beside,
+            Residency::Spilling(state) => state.beside(),
         };
+        let out: usize = self.spills.iter().map(TableSpill::bytes).sum();
+        self.note(in_tables + beside + out);
+    }
+
+    fn note(&mut self, bytes: usize) {
+        let budget = &self.memory.budget;
+        let is_resident = self.spills.is_empty();
+        for total in std::iter::once(&budget.used).chain(is_resident.then_some(&budget.resident)) {
+            match bytes.checked_sub(self.bytes) {
+                Some(more) => total.fetch_add(more, Ordering::Relaxed),
+                None => total.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+            };
+        }
         self.bytes = bytes;
     }
 
@@ -245,7 +275,7 @@ impl OperatorMemory {
 
 impl Drop for OperatorMemory {
     fn drop(&mut self) {
-        self.memory.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.note(0);
         self.memory.budget.accounts.fetch_sub(1, Ordering::Relaxed);
     }
 }

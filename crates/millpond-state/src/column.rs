@@ -78,9 +78,45 @@ pub enum StateValues {
     /// Truth values.
     Bool(Vec<bool>),
     /// Strings and binary strings.
-    Bytes(Vec<Box<[u8]>>),
+    Bytes(ByteStrings),
     /// Anything else: arrays of length one; `None` is NULL.
     Arrays(Vec<Option<ArrayRef>>),
+}
+
+/// Byte strings by slot, and how much they take.
+#[derive(Debug, Default)]
+pub struct ByteStrings {
+    values: Vec<Box<[u8]>>,
+    /// Of all values, with what an allocation costs.
+    bytes: usize,
+}
+
+/// What the allocator needs for a string beside its bytes.
+const ALLOCATION_BYTES: usize = 16;
+
+/// Arrays that are looked at to estimate the size of all.
+const ARRAYS_MEASURED: usize = 256;
+
+impl ByteStrings {
+    /// Puts a value into a slot.
+    pub fn set(&mut self, slot: usize, value: &[u8]) {
+        let bytes = |value: &[u8]| if value.is_empty() { 0 } else { value.len() + ALLOCATION_BYTES };
+        let old = std::mem::replace(&mut self.values[slot], value.into());
+        self.bytes = self.bytes - bytes(&old) + bytes(value);
+    }
+
+    /// Grows to `slots` slots, with empty strings in the new ones.
+    fn resize(&mut self, slots: usize) {
+        self.values.resize_with(slots, Box::default);
+    }
+}
+
+impl std::ops::Index<usize> for ByteStrings {
+    type Output = [u8];
+
+    fn index(&self, slot: usize) -> &[u8] {
+        &self.values[slot]
+    }
 }
 
 impl StateColumn {
@@ -104,7 +140,7 @@ impl StateColumn {
             StateValues::F64(values) => values.resize(slots, 0.0),
             StateValues::I128(values) => values.resize(slots, 0),
             StateValues::Bool(values) => values.resize(slots, false),
-            StateValues::Bytes(values) => values.resize_with(slots, Box::default),
+            StateValues::Bytes(values) => values.resize(slots),
             StateValues::Arrays(values) => values.resize(slots, None),
         }
         if let Some(valid) = &mut self.valid {
@@ -120,7 +156,7 @@ impl StateColumn {
             StateValues::F64(values) => values[slot] = 0.0,
             StateValues::I128(values) => values[slot] = 0,
             StateValues::Bool(values) => values[slot] = false,
-            StateValues::Bytes(values) => values[slot] = Box::default(),
+            StateValues::Bytes(values) => values.set(slot, &[]),
             StateValues::Arrays(values) => values[slot] = None,
         }
         if let Some(valid) = &mut self.valid {
@@ -160,7 +196,7 @@ impl StateColumn {
                 Ok(Arc::new(BooleanArray::new(values, nulls)))
             }
             StateValues::Bytes(values) => {
-                let values = slots.iter().map(|slot| self.is_valid(*slot).then(|| &*values[*slot as usize]));
+                let values = slots.iter().map(|slot| self.is_valid(*slot).then(|| &values[*slot as usize]));
                 gather_bytes(&self.data_type, values)
             }
             StateValues::Arrays(values) => {
@@ -210,7 +246,7 @@ impl StateColumn {
             }
             StateValues::Bytes(values) => {
                 let binary = bytes_of(&array)?;
-                at().for_each(|(row, slot)| values[slot] = binary.value(row).into());
+                at().for_each(|(row, slot)| values.set(slot, binary.value(row)));
             }
             StateValues::Arrays(values) => {
                 at().for_each(|(row, slot)| {
@@ -221,7 +257,7 @@ impl StateColumn {
         Ok(())
     }
 
-    /// Bytes held in memory, estimated.
+    /// Bytes of its slots.
     pub fn bytes(&self) -> usize {
         let valid = self.valid.as_ref().map_or(0, Vec::capacity);
         valid
@@ -230,10 +266,25 @@ impl StateColumn {
                 StateValues::F64(values) => values.capacity() * 8,
                 StateValues::I128(values) => values.capacity() * 16,
                 StateValues::Bool(values) => values.capacity(),
-                // The lengths of the strings are not summed: that would cost a pass per question.
-                StateValues::Bytes(values) => values.capacity() * 48,
-                StateValues::Arrays(values) => values.capacity() * 128,
+                StateValues::Bytes(values) => values.values.capacity() * size_of::<Box<[u8]>>(),
+                StateValues::Arrays(values) => values.capacity() * size_of::<Option<ArrayRef>>(),
             }
+    }
+
+    /// Bytes of values outside the column's slots, estimated: strings and arrays.
+    pub fn payload(&self) -> usize {
+        match &self.values {
+            StateValues::Bytes(values) => values.bytes,
+            StateValues::Arrays(values) => {
+                // A look at some of them: what an array takes is found by a walk over its parts.
+                let step = values.len().div_ceil(ARRAYS_MEASURED).max(1);
+                let some = values.iter().step_by(step).flatten();
+                step * some
+                    .map(|array| array.to_data().get_slice_memory_size().unwrap_or(0) + 256)
+                    .sum::<usize>()
+            }
+            StateValues::I64(_) | StateValues::F64(_) | StateValues::I128(_) | StateValues::Bool(_) => 0,
+        }
     }
 
     /// The integers, to be read.
@@ -334,7 +385,7 @@ impl StateValues {
             | DataType::Binary
             | DataType::LargeBinary
             | DataType::BinaryView
-            | DataType::FixedSizeBinary(_) => Self::Bytes(Vec::new()),
+            | DataType::FixedSizeBinary(_) => Self::Bytes(ByteStrings::default()),
             other => for_integer_type!(other, T => { let _: Option<T>; Self::I64(Vec::new()) },
                 _ => Self::Arrays(Vec::new())),
         }

@@ -249,13 +249,19 @@ impl KeyedRows {
     pub fn bytes(&self) -> usize {
         let columns: usize = self.columns.iter().map(StateColumn::bytes).sum();
         let frozen = self.freezing.as_ref().map_or(0, Freezing::bytes);
-        self.index.bytes() + columns + self.flags.capacity() + self.dirty_slots.capacity() * 4 + frozen
+        let slots = self.flags.capacity() + self.dirty_slots.capacity() * 4;
+        self.index.bytes() + columns + self.payload() + slots + frozen
+    }
+
+    fn payload(&self) -> usize {
+        self.columns.iter().map(StateColumn::payload).sum()
     }
 
     /// Bytes that its live rows take, estimated.
     pub fn used_bytes(&self) -> usize {
-        let live = self.index.len() as u128;
-        (self.bytes() as u128 * live / (self.index.slots().max(1) as u128)) as usize
+        let (live, slots) = (self.index.len() as u128, self.index.slots().max(1) as u128);
+        let payload = self.payload();
+        payload + ((self.bytes() - payload) as u128 * live / slots) as usize
     }
 
     /// Puts back rows of a snapshot: keys and values in the order of the columns. They are clean.

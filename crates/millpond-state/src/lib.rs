@@ -27,7 +27,7 @@ pub mod table;
 pub mod value_table;
 pub mod window_table;
 
-pub use column::{StateColumn, StateValues};
+pub use column::{ByteStrings, StateColumn, StateValues};
 pub use inspect::{FoundSnapshot, TableDifference, compare, find_snapshots};
 pub use key_index::{KeyIndex, NO_SLOT};
 pub use keyed_rows::KeyedRows;

@@ -126,11 +126,9 @@ impl Session {
     /// Sets a setting, as `SET 'key' = 'value'` does.
     pub fn set_setting(&self, key: &str, value: &str) -> Result<()> {
         let mut state = self.lock();
+        let before = state.settings.memory_limit();
         state.settings.set(key, value, "session")?;
-        if key == MEMORY_LIMIT {
-            // One limit for everything: it is the engine's, whoever sets it.
-            self.engine.shared.memory.budget.set_limit(state.settings.memory_limit());
-        }
+        self.hand_on_limit(before, &state.settings);
         Ok(())
     }
 
@@ -168,8 +166,19 @@ impl Session {
     }
 
     fn reset(&self, key: Option<&str>) -> Result<Outcome> {
-        self.lock().settings.reset(key)?;
+        let mut state = self.lock();
+        let before = state.settings.memory_limit();
+        state.settings.reset(key)?;
+        self.hand_on_limit(before, &state.settings);
         Ok(Outcome::Done(None))
+    }
+
+    /// `memory.limit` is one for everything: it is the engine's, whoever sets it.
+    fn hand_on_limit(&self, before: usize, settings: &Settings) {
+        let limit = settings.memory_limit();
+        if limit != before {
+            self.engine.shared.memory.budget.set_limit(limit);
+        }
     }
 }
 
@@ -429,6 +438,7 @@ impl Session {
 
     /// Starts a job of the catalog again from its own text.
     pub(crate) fn start_again(&self, record: &JobRecord) -> Result<Job> {
+        self.hand_on_limit(self.engine.shared.base_settings.memory_limit(), &self.settings());
         let mut plans = Vec::new();
         for source in split_statements(&record.text) {
             match parse_one(&source)?.statement {
@@ -589,9 +599,6 @@ impl Session {
         Ok(Rows { rejected, ..rows })
     }
 }
-
-/// The setting that is the whole engine's.
-const MEMORY_LIMIT: &str = "memory.limit";
 
 pub(crate) fn job_options(settings: &Settings, job: String) -> JobOptions {
     JobOptions {

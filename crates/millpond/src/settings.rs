@@ -346,8 +346,7 @@ const DEFINITIONS: &[Definition] = &[
 ];
 
 /// Documented keys that this version does not have yet: refused by name rather than as typing errors.
-const NOT_YET: &[&str] =
-    &["memory.limit", "restart.delay", "restart.strategy", "source.max-drift", "allowed-paths"];
+const NOT_YET: &[&str] = &["restart.delay", "restart.strategy", "source.max-drift", "allowed-paths"];
 
 /// Flink keys that change how Flink runs and have nothing to say here: accepted, without effect.
 const ACCEPTED: &[&str] = &[

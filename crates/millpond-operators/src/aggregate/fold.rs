@@ -8,7 +8,7 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::{cast, take};
 use arrow::datatypes::*;
 use millpond_core::{Error, Result};
-use millpond_state::{StateColumn, StateValues, for_integer_type};
+use millpond_state::{ByteStrings, StateColumn, StateValues, for_integer_type};
 
 /// Which rows go to which slots, and with which sign.
 #[derive(Debug, Clone, Copy)]
@@ -254,12 +254,12 @@ impl Fold<'_> {
         extreme: Extreme,
         values: &ArrayRef,
         valid: &mut [bool],
-        best: &mut [Box<[u8]>],
+        best: &mut ByteStrings,
     ) -> Result<()> {
         let improve = |slot: usize, value: &[u8], _| {
             if !valid[slot] || extreme.is_better(value.cmp(&best[slot])) {
                 valid[slot] = true;
-                best[slot] = value.into();
+                best.set(slot, value);
             }
         };
         let rows = 0..values.len();

@@ -126,7 +126,14 @@ fn merge_extreme(
         (StateValues::F64(best), StateValues::F64(other)) => improve!(best, other, float_order),
         (StateValues::I128(best), StateValues::I128(other)) => improve!(best, other, Ord::cmp),
         (StateValues::Bool(best), StateValues::Bool(other)) => improve!(best, other, Ord::cmp),
-        (StateValues::Bytes(best), StateValues::Bytes(other)) => improve!(best, other, Ord::cmp),
+        (StateValues::Bytes(best), StateValues::Bytes(other)) => {
+            for (into, from) in pairs {
+                if !valid[into] || extreme.is_better(other[from].cmp(&best[into])) {
+                    valid[into] = true;
+                    best.set(into, &other[from]);
+                }
+            }
+        }
         (best, other) => panic!("extremes in the layouts {best:?} and {other:?} cannot meet"),
     }
 }

@@ -23,15 +23,46 @@ use millpond_state::key_index::canonical;
 /// A group and the encoded place of a row in it.
 type Place = (u32, Box<[u8]>);
 
+/// Slots by place, and about how many bytes they take.
+#[derive(Debug, Default)]
+struct Places {
+    slots: BTreeMap<Place, u32>,
+    bytes: usize,
+}
+
+/// What a place takes beside its encoding: its entry in a node that is three quarters full, and an
+/// allocation.
+const PLACE_BYTES: usize = 56;
+
+impl Places {
+    fn insert(&mut self, place: Place, slot: u32) {
+        let bytes = place.1.len() + PLACE_BYTES;
+        if self.slots.insert(place, slot).is_none() {
+            self.bytes += bytes;
+        }
+    }
+
+    fn remove(&mut self, place: &Place) -> Option<u32> {
+        let slot = self.slots.remove(place)?;
+        self.bytes -= place.1.len() + PLACE_BYTES;
+        Some(slot)
+    }
+
+    /// From a place on, ascending.
+    fn from(&self, place: &Place) -> impl Iterator<Item = (&Place, &u32)> {
+        self.slots.range::<Place, _>(place..)
+    }
+}
+
 /// The order of the rows of a side table within their groups; see the module.
 #[derive(Debug)]
 pub struct OrderIndex {
     order: Encoder,
-    rows: BTreeMap<Place, u32>,
+    rows: Places,
     /// Which slots of a values table are in it.
     marked: Vec<bool>,
     /// By the row itself, oldest copy first.
-    copies: Option<(Encoder, BTreeMap<Place, u32>)>,
+    copies: Option<(Encoder, Places)>,
 }
 
 impl OrderIndex {
@@ -39,13 +70,13 @@ impl OrderIndex {
     ///
     /// Errors: *Invalid* for a type that cannot be ordered.
     pub(super) fn new(order: &[(DataType, SortOptions)]) -> Result<Self> {
-        Ok(Self { order: Encoder::new(order)?, rows: BTreeMap::new(), marked: Vec::new(), copies: None })
+        Ok(Self { order: Encoder::new(order)?, rows: Places::default(), marked: Vec::new(), copies: None })
     }
 
     /// The same, which also finds rows by their values.
     pub(super) fn with_copies(mut self, values: &[DataType]) -> Result<Self> {
         let values: Vec<_> = values.iter().map(|data_type| (data_type.clone(), ascending())).collect();
-        self.copies = Some((Encoder::new(&values)?, BTreeMap::new()));
+        self.copies = Some((Encoder::new(&values)?, Places::default()));
         Ok(self)
     }
 
@@ -108,9 +139,9 @@ impl OrderIndex {
 
     /// Takes all rows of these groups out; `slots` are those of the rows.
     pub(crate) fn forget(&mut self, groups: &[u32], slots: &[u32]) {
-        fn remove(places: &mut BTreeMap<Place, u32>, group: u32) {
+        fn remove(places: &mut Places, group: u32) {
             let from: Place = (group, Box::default());
-            let of_group = places.range(from..).take_while(|(place, _)| place.0 == group);
+            let of_group = places.from(&from).take_while(|(place, _)| place.0 == group);
             let gone: Vec<Place> = of_group.map(|(place, _)| place.clone()).collect();
             gone.iter().for_each(|place| {
                 places.remove(place);
@@ -139,7 +170,7 @@ impl OrderIndex {
         for (row, group) in groups.iter().enumerate() {
             let value = values.row(row);
             let from: Place = (*group, value.into());
-            let oldest = copies.range(&from..).next().filter(|(place, _)| {
+            let oldest = copies.from(&from).next().filter(|(place, _)| {
                 // Encodings are free of prefixes, so that only the arrival may follow.
                 place.0 == *group && place.1.starts_with(value)
             });
@@ -160,12 +191,17 @@ impl OrderIndex {
         let count = |(row, group): (usize, &u32)| {
             let value = values.row(row);
             let from: Place = (*group, value.into());
-            let of_row = copies
-                .range(&from..)
-                .take_while(|(place, _)| place.0 == *group && place.1.starts_with(value));
+            let of_row =
+                copies.from(&from).take_while(|(place, _)| place.0 == *group && place.1.starts_with(value));
             of_row.take(most).count() as i64
         };
         Ok(groups.iter().enumerate().map(count).collect())
+    }
+
+    /// Bytes held in memory, estimated.
+    pub(crate) fn bytes(&self) -> usize {
+        let copies = self.copies.as_ref().map_or(0, |(_, copies)| copies.bytes);
+        self.rows.bytes + copies + self.marked.capacity()
     }
 
     /// The rows of a group, ascending.
@@ -176,7 +212,7 @@ impl OrderIndex {
             std::ops::Bound::Included(from),
             to.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded),
         );
-        self.rows.range::<Place, _>(bounds).map(|(_, slot)| *slot)
+        self.rows.slots.range::<Place, _>(bounds).map(|(_, slot)| *slot)
     }
 }
 

@@ -139,6 +139,9 @@ pub(crate) struct Partition {
     pub(crate) touched: bool,
 }
 
+/// What a row takes in the ranking beside its place: node, allocation, and its rank as shown.
+const RANKED_BYTES: usize = 48;
+
 /// All partitions of a task.
 #[derive(Debug)]
 pub(crate) struct Rankings {
@@ -349,6 +352,12 @@ impl Rankings {
         for number in touched.iter().copied().chain(changed) {
             ttl.touch(number, step);
         }
+    }
+
+    /// Bytes beside the table, estimated: places in the rankings, and the rankings.
+    pub(crate) fn beside(&self) -> usize {
+        let row = size_of::<(Place, Entry)>() + RANKED_BYTES + 16 * self.spec.order.len();
+        self.table.rows() * row + self.partitions.len() * size_of::<Partition>() + self.index.bytes()
     }
 
     /// When partitions may have to be forgotten next.
