@@ -8,6 +8,7 @@ mod faults;
 mod flights;
 mod flink;
 mod http_listen;
+mod memory;
 mod nexmark;
 mod resumption;
 mod savepoints;
