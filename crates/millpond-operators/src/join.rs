@@ -18,7 +18,8 @@
 //! they are final, so that the output is appended to. Counts are no state of their own: they
 //! follow from the rows, and are made anew after a restore.
 //!
-//! Bound: by watermark, if a condition bounds the times of the inputs; else all rows are kept.
+//! Bound: by watermark, if a condition bounds the times of the inputs; else by a time to live, after
+//! which an inner join forgets a row without a word; else all rows are kept.
 //! Invariants: output leaves in batches of at most `BATCH_ROWS_MAX`, however skewed a key is
 //! (invariant 12); a row with a NULL key is neither paired nor kept, unless NULL equals NULL.
 
@@ -79,6 +80,9 @@ pub struct JoinFactory {
     pub kind: JoinKind,
     /// Whether a left row with two partners is an error: the right side is a scalar subquery.
     pub at_most_one: bool,
+    /// How long a row is kept, in microseconds; `None`: for ever. For inner joins without a
+    /// retention.
+    pub ttl: Option<i64>,
 }
 
 impl OperatorFactory for JoinFactory {
@@ -117,6 +121,10 @@ impl JoinFactory {
                     right.data_type()
                 )));
             }
+        }
+        if self.ttl.is_some() && (self.kind != JoinKind::Inner || self.retention != JoinRetention::default())
+        {
+            return Err(Error::internal("a join that counts partners, or goes by time, forgets its rows"));
         }
         if self.filter.as_ref().is_some_and(reads_epoch) {
             return Err(Error::invalid("a join condition cannot read the processing time or the watermark"));
@@ -207,6 +215,12 @@ impl Join {
         if input == 0 { (&mut self.left, &mut self.right) } else { (&mut self.right, &mut self.left) }
     }
 
+    /// Forgets the rows whose time to live is over.
+    fn forget(&mut self, now: EpochTime) -> Result<()> {
+        self.left.forget(now)?;
+        self.right.forget(now)
+    }
+
     /// Says the next thing that there is to say.
     fn advance(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {
         if let Some(batch) = self.ready.pop_front() {
@@ -244,6 +258,7 @@ impl Operator for Join {
         batch: ChangelogBatch,
     ) -> Result<Progress> {
         assert!(self.pending.is_none(), "invariant 12: a batch comes only when the last one is done");
+        self.forget(ctx.time)?;
         self.pending = self.pend(ctx, input, batch)?;
         self.advance(ctx)
     }
@@ -252,8 +267,9 @@ impl Operator for Join {
         &mut self,
         ctx: &mut OperatorContext,
         watermark: Option<Watermark>,
-        _: EpochTime,
+        time: EpochTime,
     ) -> Result<EpochOutcome> {
+        self.forget(time)?;
         self.check_scalar()?;
         self.await_finality()?;
         self.closing = Some(Closing { watermark, side: 0, row: 0 });
@@ -262,7 +278,8 @@ impl Operator for Join {
             behind => Timestamp(behind.0.saturating_sub(self.hold_back)),
         };
         let watermark = watermark.map(held_back);
-        Ok(EpochOutcome { watermark, wake_at: None, progress: self.advance(ctx)? })
+        let wake_at = [&self.left, &self.right].into_iter().filter_map(Side::forgets_at).min();
+        Ok(EpochOutcome { watermark, wake_at, progress: self.advance(ctx)? })
     }
 
     fn resume(&mut self, ctx: &mut OperatorContext) -> Result<Progress> {

@@ -25,7 +25,7 @@ mod persisted;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::{interleave, take, take_record_batch};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use arrow::row::{RowConverter, SortField};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -53,6 +53,8 @@ pub struct MultimapSpec {
     pub time_column: Option<usize>,
     /// Whether rows are taken back by [`MultimapTable::remove`].
     pub retracts: bool,
+    /// By how many of its first columns a row that is taken back is told from others.
+    pub compared: usize,
     /// Whether each row has [`Partners`].
     pub counts_partners: bool,
     /// Number of key groups of the job.
@@ -144,7 +146,10 @@ impl MultimapTable {
         Ok(Self {
             layout: Layout::new(&spec),
             encoder: KeyEncoder::new(&types, spec.null_keys)?,
-            fingerprints: spec.retracts.then(|| row_converter(&spec.rows)).transpose()?,
+            fingerprints: spec
+                .retracts
+                .then(|| row_converter(&spec.rows.fields()[..spec.compared]))
+                .transpose()?,
             spec,
             index: HashTable::new(),
             chunks: Vec::new(),
@@ -204,8 +209,11 @@ impl MultimapTable {
     }
 
     fn fill(&mut self, chunk: u32, rows: RecordBatch, keys: &Keys) -> Result<RowId> {
-        let fingerprints =
-            self.fingerprints.as_ref().map(|converter| fingerprints(converter, &rows)).transpose()?;
+        let fingerprints = self
+            .fingerprints
+            .as_ref()
+            .map(|converter| fingerprints(converter, &rows, self.spec.compared))
+            .transpose()?;
         let count = rows.num_rows();
         let target = self.chunks[chunk as usize].as_mut().expect("the last chunk is there");
         let first = target.rows() as u32;
@@ -308,33 +316,52 @@ impl MultimapTable {
     ///
     /// Errors: *Internal* (invariant 4) if a row has no equal.
     pub fn remove(&mut self, rows: &RecordBatch, keys: &Keys) -> Result<Vec<Partners>> {
+        let removed = self.remove_known(rows, keys)?;
+        let partners = removed.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| {
+            let name = &self.spec.name;
+            Error::internal(format!("invariant 4: a retraction meets no row in state table {name:?}"))
+        })?;
+        Ok(if self.spec.counts_partners { partners } else { Vec::new() })
+    }
+
+    /// The same where rows may have been forgotten: `None` for those.
+    pub fn remove_known(&mut self, rows: &RecordBatch, keys: &Keys) -> Result<Vec<Option<Partners>>> {
         let converter = self.fingerprints.as_ref().ok_or_else(|| {
             Error::internal(format!("invariant 4: state table {:?} is append-only", self.spec.name))
         })?;
-        let fingerprints = fingerprints(converter, rows)?;
+        let fingerprints = fingerprints(converter, rows, self.spec.compared)?;
         let remove = |(row, fingerprint)| self.remove_row(keys, row, fingerprint);
-        let partners: Vec<Option<Partners>> =
-            fingerprints.into_iter().enumerate().map(remove).collect::<Result<_>>()?;
-        Ok(partners.into_iter().flatten().collect())
+        fingerprints.into_iter().enumerate().map(remove).collect()
     }
 
     fn remove_row(&mut self, keys: &Keys, row: usize, fingerprint: u64) -> Result<Option<Partners>> {
-        let (mut before, mut at) = (RowId::NONE, self.first(keys, row));
-        while at != RowId::NONE && chunk_of(&self.chunks, at).fingerprints[at.row as usize] != fingerprint {
-            (before, at) = (at, self.next(at));
-        }
-        if at == RowId::NONE {
-            return Err(Error::internal(format!(
-                "invariant 4: a retraction meets no row in state table {:?}",
-                self.spec.name
-            )));
-        }
-        let partners = self.spec.counts_partners.then(|| self.partners(at)).flatten();
+        let Some((before, at)) = self.equal_row(keys, row, fingerprint)? else { return Ok(None) };
+        let partners = self.partners(at).unwrap_or_default();
         self.unlink(keys.hashes[row], before, at);
         self.bury(at);
         self.drop_chunk_if_dead(at.chunk);
         self.vacate_if_sparse(at.chunk)?;
-        Ok(partners)
+        Ok(Some(partners))
+    }
+
+    /// A stored row that is equal to a given one, and the row before it in its chain. Where equal
+    /// rows have ages of their own it is the oldest, whatever moved or loaded them.
+    fn equal_row(&self, keys: &Keys, row: usize, fingerprint: u64) -> Result<Option<(RowId, RowId)>> {
+        let by_age = self.spec.time_column.filter(|time| *time >= self.spec.compared);
+        let (mut before, mut at) = (RowId::NONE, self.first(keys, row));
+        let mut oldest: Option<(Timestamp, (RowId, RowId))> = None;
+        while at != RowId::NONE {
+            let chunk = chunk_of(&self.chunks, at);
+            if chunk.fingerprints[at.row as usize] == fingerprint {
+                let Some(time_column) = by_age else { return Ok(Some((before, at))) };
+                let time = chunk.time(time_column, at.row)?;
+                if oldest.as_ref().is_none_or(|(least, _)| time < *least) {
+                    oldest = Some((time, (before, at)));
+                }
+            }
+            (before, at) = (at, self.next(at));
+        }
+        Ok(oldest.map(|(_, found)| found))
     }
 
     /// Moves the last rows of a chunk to the end, under new numbers, so that memory follows the
@@ -414,12 +441,42 @@ impl MultimapTable {
         Ok(before - self.live)
     }
 
+    /// No row has a smaller time; `None` without rows.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.chunks.iter().flatten().map(|chunk| chunk.time_min).min()
+    }
+
+    /// The same for single rows too, in chunks that hold younger ones.
+    pub fn expire_rows(&mut self, through: Timestamp) -> Result<usize> {
+        let Some(column) = self.spec.time_column else { return Ok(0) };
+        let expired = self.expire(through)?;
+        let before = self.live;
+        for number in 0..self.chunks.len() as u32 {
+            let Some(chunk) = &mut self.chunks[number as usize] else { continue };
+            if chunk.time_min > through {
+                continue;
+            }
+            let is_old = chunk.split_times(column, through)?;
+            self.take_rows(number, |row| is_old[row])?;
+            if self.chunks[number as usize].is_some() {
+                self.vacate_if_sparse(number)?;
+            }
+        }
+        Ok(expired + before - self.live)
+    }
+
     /// Takes all rows out of a chunk and drops it; answers the rows that were live.
     fn clear_chunk(&mut self, chunk: u32) -> Result<RecordBatch> {
+        self.take_rows(chunk, |_| true)
+    }
+
+    /// Takes rows out of a chunk, and drops it if that were all; answers those that were live.
+    fn take_rows(&mut self, chunk: u32, is_meant: impl Fn(usize) -> bool) -> Result<RecordBatch> {
         let cleared = self.chunks[chunk as usize].as_mut().expect("a chunk to clear is there");
         cleared.seal()?;
         let rows = cleared.pieces()[0].clone();
-        let live: Vec<usize> = (0..rows.num_rows()).filter(|row| !cleared.is_dead(*row)).collect();
+        let live: Vec<usize> =
+            (0..rows.num_rows()).filter(|row| !cleared.is_dead(*row) && is_meant(*row)).collect();
         let live_rows =
             take_record_batch(&rows, &UInt32Array::from_iter_values(live.iter().map(|row| *row as u32)))?;
         let keys = self.keys(&live_rows, None)?;
@@ -557,16 +614,16 @@ fn same_key(chunks: &[Option<Box<Chunk>>], chain: &Chain, keys: &Keys, row: usiz
     }
 }
 
-fn row_converter(schema: &SchemaRef) -> Result<RowConverter> {
-    let fields = schema.fields().iter().map(|field| SortField::new(field.data_type().clone())).collect();
+fn row_converter(fields: &[FieldRef]) -> Result<RowConverter> {
+    let fields = fields.iter().map(|field| SortField::new(field.data_type().clone())).collect();
     RowConverter::new(fields)
         .map_err(|error| Error::invalid(format!("rows that change cannot be compared: {error}")))
 }
 
-/// One hash per row over all its columns; only ever compared within this process.
-fn fingerprints(converter: &RowConverter, rows: &RecordBatch) -> Result<Vec<u64>> {
+/// One hash per row over the compared columns; only ever compared within this process.
+fn fingerprints(converter: &RowConverter, rows: &RecordBatch, compared: usize) -> Result<Vec<u64>> {
     use std::hash::{DefaultHasher, Hasher};
-    let encoded = converter.convert_columns(rows.columns())?;
+    let encoded = converter.convert_columns(&rows.columns()[..compared])?;
     let fingerprint = |row: arrow::row::Row<'_>| {
         let mut hasher = DefaultHasher::new();
         hasher.write(row.data());

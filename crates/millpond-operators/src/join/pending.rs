@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use arrow::array::{ArrayRef, BooleanArray, UInt32Array, new_null_array};
 use arrow::compute::take;
 use millpond_core::limits::BATCH_ROWS_MAX;
-use millpond_core::{ChangelogBatch, Error, Result, RowKind, RowKinds};
+use millpond_core::{ChangelogBatch, EpochTime, Error, Result, RowKind, RowKinds};
 use millpond_state::multimap_table::{Keys, Pairs, ProbeCursor, RowId};
 
 use super::output::{Said, batch_of};
@@ -28,6 +28,8 @@ pub(super) struct Pending {
     places: Vec<RowId>,
     /// Rows that are said by themselves, in order.
     alone: VecDeque<u32>,
+    /// Rows that were left out: they take back what is not there.
+    strays: u64,
 }
 
 impl Join {
@@ -52,11 +54,14 @@ impl Join {
             ctx.metrics.filtered.add((with_key.len() - with_key.true_count()) as u64);
             batch = batch.filter(with_key)?;
         }
-        ctx.metrics.accepted.add(batch.num_rows() as u64);
         if batch.is_empty() {
             return Ok(None);
         }
-        Pending::new(own, input, batch, with_key.filter(|_| shows_all)).map(Some)
+        let rows = batch.num_rows() as u64;
+        let pending = Pending::new(own, input, batch, with_key.filter(|_| shows_all), ctx.time)?;
+        ctx.metrics.rejected.add(pending.strays);
+        ctx.metrics.accepted.add(rows - pending.strays);
+        Ok((!pending.batch.is_empty()).then_some(pending))
     }
 
     /// Emits the next pairs of the pending batch.
@@ -213,25 +218,33 @@ impl Pending {
         input: InputIndex,
         batch: ChangelogBatch,
         with_key: Option<BooleanArray>,
+        now: EpochTime,
     ) -> Result<Self> {
+        let cursor = ProbeCursor::default();
         let Some(mask) = with_key else {
-            let keys = own.table.keys(&batch.rows, batch.hashes.clone())?;
-            let kept = own.keep(&batch, &keys)?;
+            let mut batch = batch;
+            let mut keys = own.table.keys(&batch.rows, batch.hashes.clone())?;
+            let kept = own.keep(&batch, &keys, now)?;
+            let strays = kept.strays.len() as u64;
+            if strays > 0 {
+                let mut is_known = vec![true; batch.num_rows()];
+                kept.strays.iter().for_each(|row| is_known[*row as usize] = false);
+                batch = batch.filter(&BooleanArray::from(is_known))?;
+                keys = own.table.keys(&batch.rows, batch.hashes.clone())?;
+            }
             let (places, alone) = (kept.places, kept.shown.into());
-            let cursor = ProbeCursor::default();
-            return Ok(Self { input, batch, with_key: None, keys, cursor, places, alone });
+            return Ok(Self { input, batch, with_key: None, keys, cursor, places, alone, strays });
         };
         let rows: Vec<u32> = mask.values().set_indices().map(|row| row as u32).collect();
         let keyed = batch.take(&UInt32Array::from(rows.clone()))?;
         let keys = own.table.keys(&keyed.rows, keyed.hashes.clone())?;
-        let kept = own.keep(&keyed, &keys)?;
+        let kept = own.keep(&keyed, &keys, now)?;
         let mut places = vec![RowId::NONE; batch.num_rows()];
         rows.iter().zip(&kept.places).for_each(|(row, place)| places[*row as usize] = *place);
         let without = (0..batch.num_rows()).filter(|row| !mask.value(*row)).map(|row| row as u32);
         let mut alone: Vec<u32> = without.chain(kept.shown.iter().map(|row| rows[*row as usize])).collect();
         alone.sort_unstable();
-        let (cursor, alone) = (ProbeCursor::default(), alone.into());
-        Ok(Self { input, batch, with_key: Some(rows), keys, cursor, places, alone })
+        Ok(Self { input, batch, with_key: Some(rows), keys, cursor, places, alone: alone.into(), strays: 0 })
     }
 
     /// Says the lone rows up to this one.

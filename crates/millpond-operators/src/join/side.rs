@@ -2,14 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, TimestampMicrosecondArray, UInt32Array};
 use arrow::compute::{and, is_not_null};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use millpond_core::key::stable_hashes;
 use millpond_core::time::timestamp_values;
 use millpond_core::{
-    ChangelogBatch, ChangelogMode, Error, KeyHashes, Result, TimePrecision, Timestamp, Watermark,
+    ChangelogBatch, ChangelogMode, EpochTime, Error, KeyHashes, Result, TimePrecision, Timestamp, Watermark,
 };
 use millpond_state::multimap_table::{Keys, Partners, RowId};
 use millpond_state::{MultimapSpec, MultimapTable};
@@ -18,6 +19,9 @@ use super::JoinFactory;
 use super::kind::Lone;
 use super::retention::SideRetention;
 use crate::operator::BuildContext;
+
+/// A time to live is counted in so many steps, so that rows are forgotten in few epochs.
+const TTL_STEPS: i64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Side {
@@ -30,15 +34,19 @@ pub(super) struct Side {
     pub(super) touched: Vec<RowId>,
     /// Rows that have no partner yet, by their time.
     pub(super) waiting: BinaryHeap<Reverse<(Timestamp, RowId)>>,
+    /// In microseconds, how long a row is kept; `None`: for ever.
+    ttl: Option<i64>,
 }
 
 /// What became of the rows of a batch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Where each added row is; none for a row taken back.
     pub(super) places: Vec<RowId>,
     /// Rows taken back that the output has by themselves.
     pub(super) shown: Vec<u32>,
+    /// Rows taken back that are not there: they may have been forgotten.
+    pub(super) strays: Vec<u32>,
 }
 
 impl Side {
@@ -58,12 +66,18 @@ impl Side {
                 return Err(Error::internal(format!("the {name} input of a join is in upsert mode")));
             }
         };
+        let stored = match factory.ttl {
+            Some(_) => with_column(rows, kept_since()),
+            None => rows.clone(),
+        };
+        let age = factory.ttl.map(|_| rows.fields().len());
         let table = MultimapTable::new(MultimapSpec {
             name: name.into(),
-            rows: rows.clone(),
+            rows: stored,
+            compared: rows.fields().len(),
             keys: keys.to_vec(),
             null_keys: factory.null_equals_null,
-            time_column: retention.map(SideRetention::column),
+            time_column: retention.map(SideRetention::column).or(age),
             retracts,
             counts_partners: lone != Lone::Never,
             max_parallelism: context.max_parallelism,
@@ -76,7 +90,31 @@ impl Side {
             lone,
             touched: Vec::new(),
             waiting: BinaryHeap::new(),
+            ttl: factory.ttl,
         })
+    }
+
+    /// Rows as the table keeps them: with a time to live, beside the time from which it counts.
+    fn stored(&self, rows: &RecordBatch, now: EpochTime) -> Result<RecordBatch> {
+        let Some(ttl) = self.ttl else { return Ok(rows.clone()) };
+        let step = (ttl / TTL_STEPS).max(1);
+        let since = now.0.div_euclid(step).saturating_add(1).saturating_mul(step);
+        let mut columns = rows.columns().to_vec();
+        columns.push(Arc::new(TimestampMicrosecondArray::from(vec![since; rows.num_rows()])));
+        Ok(RecordBatch::try_new(with_column(rows.schema_ref(), kept_since()), columns)?)
+    }
+
+    /// Forgets the rows whose time to live is over.
+    pub(super) fn forget(&mut self, now: EpochTime) -> Result<()> {
+        match self.ttl {
+            Some(ttl) => self.table.expire_rows(Timestamp(now.0.saturating_sub(ttl))).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// When a row may have to be forgotten next.
+    pub(super) fn forgets_at(&self) -> Option<EpochTime> {
+        Some(self.table.oldest()?.saturating_add(self.ttl?))
     }
 
     /// Whether partners of its rows are counted.
@@ -98,9 +136,9 @@ impl Side {
     }
 
     /// Adds the added rows, then takes back the others: a row may come and go in one batch.
-    pub(super) fn keep(&mut self, batch: &ChangelogBatch, keys: &Keys) -> Result<Kept> {
+    pub(super) fn keep(&mut self, batch: &ChangelogBatch, keys: &Keys, now: EpochTime) -> Result<Kept> {
         let Some(kinds) = &batch.kinds else {
-            let first = self.table.append(batch.rows.clone(), keys)?;
+            let first = self.table.append(self.stored(&batch.rows, now)?, keys)?;
             return Ok(self.kept(batch.num_rows(), 0..batch.num_rows(), first));
         };
         let rows_that = |addition: bool| -> Vec<u32> {
@@ -108,35 +146,47 @@ impl Side {
             rows.map(|(row, _)| row as u32).collect()
         };
         let (added, removed) = (rows_that(true), rows_that(false));
-        let (places, partners) = (self.add(batch, &added)?, self.remove(batch, &removed)?);
+        let (places, partners) = (self.add(batch, &added, now)?, self.remove(batch, &removed)?);
         let mut kept = self.kept(batch.num_rows(), added.iter().map(|row| *row as usize), places);
-        let shown = removed.iter().zip(partners).filter(|(_, partners)| partners.shown);
-        kept.shown = shown.map(|(row, _)| *row).collect();
+        for (row, partners) in removed.iter().zip(partners) {
+            match partners {
+                None => kept.strays.push(*row),
+                Some(partners) if partners.shown && self.counts() => kept.shown.push(*row),
+                Some(_) => {}
+            }
+        }
         Ok(kept)
     }
 
     fn kept(&mut self, rows: usize, added: impl Iterator<Item = usize>, first: RowId) -> Kept {
         if !self.counts() {
-            return Kept { places: Vec::new(), shown: Vec::new() };
+            return Kept::default();
         }
         let mut places = vec![RowId::NONE; rows];
         for (number, row) in added.enumerate() {
             places[row] = first.plus(number);
             self.touched.push(first.plus(number));
         }
-        Kept { places, shown: Vec::new() }
+        Kept { places, ..Kept::default() }
     }
 
-    fn add(&mut self, batch: &ChangelogBatch, rows: &[u32]) -> Result<RowId> {
+    fn add(&mut self, batch: &ChangelogBatch, rows: &[u32], now: EpochTime) -> Result<RowId> {
         let added = batch.take(&UInt32Array::from(rows.to_vec()))?;
         let keys = self.table.keys(&added.rows, added.hashes)?;
-        self.table.append(added.rows, &keys)
+        self.table.append(self.stored(&added.rows, now)?, &keys)
     }
 
-    fn remove(&mut self, batch: &ChangelogBatch, rows: &[u32]) -> Result<Vec<Partners>> {
+    /// Gives the partners of each row; `None` where it is not there.
+    ///
+    /// Errors: *Internal* (invariant 4) for such a row, if none is forgotten.
+    fn remove(&mut self, batch: &ChangelogBatch, rows: &[u32]) -> Result<Vec<Option<Partners>>> {
         let removed = batch.take(&UInt32Array::from(rows.to_vec()))?;
         let keys = self.table.keys(&removed.rows, removed.hashes)?;
-        self.table.remove(&removed.rows, &keys)
+        let partners = self.table.remove_known(&removed.rows, &keys)?;
+        match self.ttl.is_none() && partners.contains(&None) {
+            true => Err(Error::internal("invariant 4: a retraction meets no row of a join")),
+            false => Ok(partners),
+        }
     }
 
     pub(super) fn hashes(&self, batch: &ChangelogBatch) -> Result<KeyHashes> {
@@ -183,6 +233,16 @@ impl Side {
         };
         Ok((0..rows.len()).map(time).collect())
     }
+}
+
+/// The column of a row that is kept for a time.
+fn kept_since() -> Field {
+    Field::new("_kept_since", DataType::Timestamp(TimeUnit::Microsecond, None), false)
+}
+
+fn with_column(rows: &SchemaRef, column: Field) -> SchemaRef {
+    let fields = rows.fields().iter().cloned().chain([Arc::new(column)]);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 fn precision_of(rows: &SchemaRef, retention: Option<SideRetention>) -> Result<TimePrecision> {

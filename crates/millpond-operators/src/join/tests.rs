@@ -57,6 +57,7 @@ fn factory() -> JoinFactory {
         retention: JoinRetention::default(),
         kind: JoinKind::Inner,
         at_most_one: false,
+        ttl: None,
     }
 }
 
@@ -458,4 +459,77 @@ fn a_window_join_drops_final_windows_and_late_rows() {
 fn unequal_key_types_are_refused() {
     let factory = JoinFactory { right_keys: vec![2], ..factory() };
     assert!(factory.build(context()).is_err());
+}
+
+/// Against a list of rows with their ages: a row pairs with those that are still known, what takes
+/// back a forgotten one is ignored and counted, and an epoch is asked for when rows are to go.
+#[test]
+fn rows_live_for_a_time() {
+    const TTL: i64 = 160;
+    let retract = JoinFactory {
+        left_mode: ChangelogMode::Retract,
+        right_mode: ChangelogMode::Retract,
+        ttl: Some(TTL),
+        ..factory()
+    };
+    let (mut forgotten, mut strays) = (0, 0);
+    for seed in 0..40 {
+        let mut random = Random::seeded(seed);
+        let mut run = Run::new(&retract);
+        let mut stored = [Stored::default(), Stored::default()];
+        // Row, and when it is forgotten; all rows that ever were, to take them back too late.
+        let mut known: [Vec<(Row, i64)>; 2] = Default::default();
+        let mut ever: [Vec<Row>; 2] = Default::default();
+        let mut pairs: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+        let mut now = 0;
+        for step in 0..200 {
+            let input = random.below(2) as usize;
+            let takes_back = random.below(3) == 0 && !ever[input].is_empty();
+            let row = match takes_back {
+                true => ever[input][random.below(ever[input].len() as u64) as usize],
+                false => (Some(random.below(3) as i64), random.below(4) as i64, 0),
+            };
+            let sign = match known[input].iter().position(|(other, _)| *other == row) {
+                Some(place) if takes_back => {
+                    known[input].remove(place);
+                    -1
+                }
+                None if takes_back => 0,
+                Some(_) | None => {
+                    known[input].push((row, (now / 10 + 1) * 10 + TTL));
+                    ever[input].push(row);
+                    1
+                }
+            };
+            for (other, _) in known[1 - input].iter().filter(|(other, _)| other.0 == row.0) {
+                let pair = if input == 0 { (row.1, other.1) } else { (other.1, row.1) };
+                *pairs.entry(pair).or_default() += sign;
+            }
+            let kind = if takes_back { RowKind::Delete } else { RowKind::Insert };
+            strays += u64::from(sign == 0);
+            run.ctx.time = Timestamp(now);
+            run.process(input, ChangelogBatch::with_kinds(rows(&[row]), vec![kind]));
+            if step % 3 == 0 {
+                now += random.below(60) as i64;
+                let outcome = run.join.end_epoch(&mut run.ctx, None, Timestamp(now)).unwrap();
+                assert_eq!(outcome.progress, Progress::Done);
+                let before: usize = known.iter().map(Vec::len).sum();
+                known.iter_mut().for_each(|rows| rows.retain(|(_, until)| *until > now));
+                let left: usize = known.iter().map(Vec::len).sum();
+                forgotten += before - left;
+                assert_eq!(run.join.tables().iter().map(|table| table.rows()).sum::<usize>(), left);
+                let next = known.iter().flatten().map(|(_, until)| *until).min();
+                let wakes_in_time = outcome.wake_at.is_none_or(|at| at.0 > now);
+                assert!(wakes_in_time && outcome.wake_at.map(|at| at.0) <= next, "seed {seed}");
+                assert_eq!(outcome.wake_at.is_some(), next.is_some());
+            }
+            if random.below(20) == 0 {
+                run.restart(&retract, &mut stored);
+            }
+            pairs.retain(|_, count| *count != 0);
+            assert_eq!(run.pairs, pairs, "seed {seed}, step {step}");
+        }
+        assert!(run.ctx.metrics.rejected.value() > 0, "seed {seed}");
+    }
+    assert!(forgotten > 1000 && strays > 100, "{forgotten} {strays}");
 }

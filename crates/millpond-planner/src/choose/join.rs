@@ -151,6 +151,8 @@ impl Chooser<'_> {
         let single = left.keys.is_empty();
         let at_most_one = gives_at_most_one(&join.right);
         let retention = self.retention(&left, &right, interval);
+        let forgets = kind == JoinKind::Inner && retention == JoinRetention::default();
+        let ttl = self.session.state_ttl().filter(|_| forgets);
         let spread = joined_spread(kind, &left, &right);
         let mut roles = self.join_roles(kind, &left, &right, interval);
         roles.truncate(output.len());
@@ -171,7 +173,10 @@ impl Chooser<'_> {
                 right.keys,
                 super::calc::texts(filter.as_slice())
             ),
-            state: self.join_bound(left_exchange, right_exchange, interval),
+            state: match ttl {
+                Some(ttl) => StateBound::Ttl(seconds(ttl)),
+                None => self.join_bound(left_exchange, right_exchange, interval),
+            },
             factory: Arc::new(JoinFactory {
                 left_schema: Arc::clone(&self.node(left_exchange).schema),
                 right_schema: Arc::clone(&self.node(right_exchange).schema),
@@ -186,6 +191,7 @@ impl Chooser<'_> {
                 retention,
                 kind,
                 at_most_one,
+                ttl,
             }),
             inputs: vec![left_exchange, right_exchange],
             mode,

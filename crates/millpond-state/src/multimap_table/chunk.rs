@@ -5,7 +5,7 @@
 //! a batch each.
 
 use arrow::array::{Array, RecordBatch, UInt64Array};
-use arrow::compute::{concat_batches, max};
+use arrow::compute::concat_batches;
 use arrow::row::Rows;
 use millpond_core::time::timestamp_values;
 use millpond_core::{Result, Timestamp};
@@ -95,6 +95,8 @@ pub(super) struct Chunk {
     gone: Vec<u32>,
     pub(super) live: usize,
     pub(super) time_max: Timestamp,
+    /// No live row has a smaller time.
+    pub(super) time_min: Timestamp,
 }
 
 impl Chunk {
@@ -113,6 +115,7 @@ impl Chunk {
             gone: Vec::new(),
             live: 0,
             time_max: Timestamp::MIN,
+            time_min: Timestamp::MAX,
         }
     }
 
@@ -179,10 +182,28 @@ impl Chunk {
         if self.pieces.len() > 1 { self.merge_last(self.pieces.len()) } else { Ok(()) }
     }
 
-    /// Remembers the largest time of `rows`, by which the chunk may expire.
+    /// Remembers the times of `rows`, by which the chunk and its rows may expire.
     pub(super) fn note_times(&mut self, rows: &RecordBatch, time_column: usize) -> Result<()> {
-        self.time_max = self.time_max.max(time_max(rows, time_column)?);
+        let times = times(rows, time_column)?;
+        // A time that is NULL is never met again.
+        self.time_max = times.iter().copied().max().unwrap_or(Timestamp::MIN).max(self.time_max);
+        self.time_min = times.iter().copied().min().unwrap_or(Timestamp::MAX).min(self.time_min);
         Ok(())
+    }
+
+    /// The time of a row.
+    pub(super) fn time(&self, time_column: usize, row: u32) -> Result<Timestamp> {
+        let (piece, at) = self.locate(row);
+        Ok(times(&self.pieces[piece].slice(at, 1), time_column)?[0])
+    }
+
+    /// Which rows have times at or below `through`; the other live ones are the oldest from now on.
+    pub(super) fn split_times(&mut self, time_column: usize, through: Timestamp) -> Result<Vec<bool>> {
+        self.seal()?;
+        let times = times(&self.pieces[0], time_column)?;
+        let younger = (0..times.len()).filter(|row| times[*row] > through && !self.is_dead(*row));
+        self.time_min = younger.map(|row| times[row]).min().unwrap_or(Timestamp::MAX);
+        Ok(times.into_iter().map(|time| time <= through).collect())
     }
 
     pub(super) fn key(&self, row: u32) -> &[u8] {
@@ -257,14 +278,15 @@ impl Chunk {
 }
 
 /// The largest time of a column; [`Timestamp::MIN`] if all are NULL.
-fn time_max(rows: &RecordBatch, column: usize) -> Result<Timestamp> {
+/// The times of rows; NULL is before all.
+fn times(rows: &RecordBatch, column: usize) -> Result<Vec<Timestamp>> {
     let column = rows.column(column);
     let (values, precision) = timestamp_values(column)?;
-    let largest = match column.nulls() {
-        None => values.iter().copied().max(),
-        nulls @ Some(_) => max(&arrow::array::Int64Array::new(values.to_vec().into(), nulls.cloned())),
+    let time = |(row, value): (usize, &i64)| match column.is_valid(row) {
+        true => precision.to_timestamp(*value),
+        false => Timestamp::MIN,
     };
-    Ok(largest.map_or(Timestamp::MIN, |value| precision.to_timestamp(value)))
+    Ok(values.iter().enumerate().map(time).collect())
 }
 
 fn batch_bytes(rows: &RecordBatch) -> usize {

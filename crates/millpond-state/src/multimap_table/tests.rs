@@ -25,6 +25,7 @@ fn spec() -> MultimapSpec {
         null_keys: false,
         time_column: Some(2),
         retracts: true,
+        compared: 3,
         counts_partners: false,
         max_parallelism: 256,
     }
