@@ -5,9 +5,12 @@
 //! | `GET /jobs` | the rows of SHOW JOBS |
 //! | `GET /jobs/{id}/checkpoints` | the job's rows of SHOW CHECKPOINTS |
 //! | `POST /jobs/{id}/checkpoints` | makes a checkpoint and answers when it is complete: id, duration, sizes |
+//! | `GET /metrics` | counters of jobs, rows, checkpoints and memory, as OpenMetrics text for Prometheus |
 //!
-//! Answers are JSON; errors are `{"error": …, "hint": …}` with a status: 404 for a job that is not
+//! Other answers are JSON; errors are `{"error": …, "hint": …}` with a status: 404 for a job that is not
 //! there, 409 for one that has ended, 503 when it did not work for the moment, else 500.
+
+mod metrics;
 
 use std::net::SocketAddr;
 
@@ -38,6 +41,7 @@ fn router(engine: Engine) -> Router {
     Router::new()
         .route("/jobs", get(jobs))
         .route("/jobs/{id}/checkpoints", get(checkpoints).post(checkpoint))
+        .route("/metrics", get(metrics_text))
         .fallback(nothing)
         .with_state(engine)
 }
@@ -80,8 +84,19 @@ async fn checkpoint(State(engine): State<Engine>, Path(id): Path<u64>) -> Respon
     }
 }
 
+async fn metrics_text(State(engine): State<Engine>) -> Response {
+    match metrics::text(&engine) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response(),
+        Err(error) => {
+            let error = Error::internal(format!("metrics cannot be written: {error}"));
+            refused(StatusCode::INTERNAL_SERVER_ERROR, &error)
+        }
+    }
+}
+
 async fn nothing() -> Response {
-    let error = Error::invalid("nothing is here").with_hint("GET /jobs, GET or POST /jobs/{id}/checkpoints");
+    let error = Error::invalid("nothing is here")
+        .with_hint("GET /jobs, GET /metrics, GET or POST /jobs/{id}/checkpoints");
     refused(StatusCode::NOT_FOUND, &error)
 }
 

@@ -9,6 +9,11 @@ use super::listen;
 
 /// Status and body of an answer.
 async fn ask(address: SocketAddr, request: &'static str) -> (u16, serde_json::Value) {
+    let (status, body) = text(address, request).await;
+    (status, serde_json::from_str(body.trim()).unwrap())
+}
+
+async fn text(address: SocketAddr, request: &'static str) -> (u16, String) {
     let exchange = move || {
         let mut stream = TcpStream::connect(address).unwrap();
         write!(stream, "{request} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -20,7 +25,7 @@ async fn ask(address: SocketAddr, request: &'static str) -> (u16, serde_json::Va
     let answer = tokio::task::spawn_blocking(exchange).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body.trim()).unwrap())
+    (status, body.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,6 +59,24 @@ async fn jobs_are_listed_and_make_checkpoints_on_request() {
         (status, &all[0]["checkpoint id"], &all[0]["trigger"]),
         (200, &"1".into(), &"external".into())
     );
+
+    let (status, metrics) = text(address, "GET /metrics").await;
+    assert_eq!(status, 200);
+    let value = |name: &str| {
+        let line = metrics.lines().find(|line| line.starts_with(&format!("millpond_{name} ")));
+        line.and_then(|line| line.rsplit(' ').next()).map(|value| value.parse::<f64>().unwrap())
+    };
+    let job = r#"job="1",name="insert-into-out""#;
+    assert_eq!(value(&format!("job_running{{{job}}}")), Some(1.0), "{metrics}");
+    assert_eq!(value(&format!("checkpoints_completed_total{{{job}}}")), Some(1.0));
+    assert!(value(&format!("checkpoint_duration_seconds{{{job},part=\"whole\"}}")).is_some_and(|s| s >= 0.0));
+    assert!(value(&format!("checkpoint_age_seconds{{{job}}}")).is_some_and(|age| age < 600.0));
+    let read = |rows: &str| {
+        value(&format!("source_rows_total{{{job},table=\"g\",task=\"0\",rows=\"{rows}\"}}")).unwrap()
+    };
+    assert!(read("read") >= read("sent") && read("rejected") == 0.0);
+    assert!(value("memory_limit_bytes").is_some_and(|limit| limit > 0.0), "{metrics}");
+    assert!(metrics.ends_with("# EOF\n"));
 
     let (status, unknown) = ask(address, "POST /jobs/7/checkpoints").await;
     assert_eq!((status, &unknown["error"]), (404, &"there is no job 7".into()));

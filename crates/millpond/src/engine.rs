@@ -194,6 +194,12 @@ impl Engine {
         Ok(Session::new(self.clone(), all))
     }
 
+    /// Bytes of memory that the state of all jobs takes, estimated, and `memory.limit`.
+    pub fn state_memory(&self) -> (usize, usize) {
+        let budget = &self.shared.memory.budget;
+        (budget.used(), budget.limit())
+    }
+
     /// The data directory.
     pub fn data_dir(&self) -> Option<&Path> {
         self.shared.data_dir.as_deref()
