@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Folder in which tables, jobs and checkpoints are kept
-    pub(crate) data_dir: Option<PathBuf>,
+    /// Folder in which tables, jobs and checkpoints are kept; `:memory:`: none
+    data_dir: Option<PathBuf>,
     /// Run this SQL and print; may be given several times
     #[arg(short = 'c', value_name = "SQL", conflicts_with = "file")]
     pub(crate) command_text: Vec<String>,
@@ -50,6 +50,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// The data directory; `:memory:` is none, as in other shells.
+    pub(crate) fn data_dir(&self) -> Option<PathBuf> {
+        self.data_dir.clone().filter(|dir| dir.as_os_str() != ":memory:")
+    }
+
     /// Settings that sessions begin with.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let parallelism = self.parallelism.map(|n| ("parallelism".to_string(), n.to_string()));

@@ -89,7 +89,7 @@ fn checkpoints(command: &CheckpointsCommand, printer: &Printer) -> ExitCode {
 
 fn open(args: &Args) -> Result<Engine> {
     Engine::with_options(EngineOptions {
-        data_dir: args.data_dir.clone(),
+        data_dir: args.data_dir(),
         settings: args.settings(),
         ..EngineOptions::default()
     })

@@ -22,11 +22,12 @@ use datafusion::functions::core::get_field;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, TableScan, lit};
 use datafusion::optimizer::OptimizerConfig;
+use datafusion::physical_plan::collect;
 use millpond_core::{Error, Result, Timestamp, Watermark};
 use sqlparser::ast;
 
 use self::windows::batch_window;
-use crate::optimize::analyzed;
+use crate::optimize::{analyzed, unless_it_panics};
 use crate::plan_error::{carried, from_datafusion};
 use crate::planner::Planner;
 use crate::scalar_function::{item_rows, marker_value};
@@ -105,7 +106,11 @@ impl Planner {
             .data;
         let context = SessionContext::new_with_state(self.session.state().clone());
         let frame = context.execute_logical_plan(plan).await.map_err(from_datafusion)?;
-        frame.collect().await.map_err(from_datafusion)
+        let (state, plan) = frame.into_parts();
+        let plan = unless_it_panics(|| state.optimize(&plan).map_err(from_datafusion))?;
+        let plan =
+            state.query_planner().create_physical_plan(&plan, &state).await.map_err(from_datafusion)?;
+        collect(plan, state.task_ctx()).await.map_err(from_datafusion)
     }
 }
 

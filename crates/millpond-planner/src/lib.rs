@@ -33,6 +33,7 @@ pub mod planner;
 mod properties;
 mod relation_names;
 mod rewrite;
+mod row_values;
 mod scalar_function;
 mod select_names;
 mod session;

@@ -5,6 +5,7 @@
 //! state and retractions), merging unions by predicate (loses the branch), leaf projections
 //! (hides patterns from the choice of operators).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use datafusion::common::alias::AliasGenerator;
@@ -31,7 +32,7 @@ use datafusion::optimizer::rewrite_set_comparison::RewriteSetComparison;
 use datafusion::optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion::optimizer::simplify_expressions::SimplifyExpressions;
 use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
-use millpond_core::Result;
+use millpond_core::{Error, Result};
 
 use crate::plan_error::from_datafusion;
 use crate::rewrite::with_special_casts;
@@ -44,9 +45,19 @@ pub(crate) fn optimized(session: &Session, plan: LogicalPlan) -> Result<LogicalP
     let options = Arc::clone(state.config_options());
     let plan = with_own_subqueries(plan, OptimizerConfig::alias_generator(state), Executor::Stream)?;
     let analyzed = analyzed(session, plan)?;
-    Optimizer::with_rules(rules())
-        .optimize(analyzed, &StreamOptimizer { state, options }, |_, _| {})
-        .map_err(from_datafusion)
+    unless_it_panics(|| {
+        let config = StreamOptimizer { state, options };
+        Optimizer::with_rules(rules()).optimize(analyzed, &config, |_, _| {}).map_err(from_datafusion)
+    })
+}
+
+/// What the optimizer makes of a plan: a rule that panics over an unforeseen shape must not take the
+/// host program with it.
+pub(crate) fn unless_it_panics<T>(optimize: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(optimize)).unwrap_or_else(|_| {
+        Err(Error::invalid("this query cannot be planned: a rule of the optimizer failed on it")
+            .with_hint("a subquery that refers to a query around it may stand too deep: write it as a join"))
+    })
 }
 
 /// The plan, checked and with all casts.

@@ -8,6 +8,7 @@
 //! | `a[i]`, `ARRAY[a, b]` | `ITEM(a, i)`, `MAKE_ARRAY(a, b)` |
 //! | `-a` | `NEGATE(a)`, which fails where it would wrap |
 //! | `IF(a, b, c)`, `IFNULL(a, b)` | `CASE`, `COALESCE` |
+//! | `(a, b) = (c, d)`, `(a, b) IN …` | comparisons of fields ([`crate::row_values`]) |
 //! | `1e3`, `U&'\00e4'`, `TIMESTAMP '…'` | literals, checked |
 //! | `INTERVAL '1 02:03:04.5' DAY TO SECOND` | an interval of days and seconds |
 //! | an unnamed column that is an expression | `EXPR$n`, as in Flink |
@@ -26,6 +27,7 @@ use crate::cast_names::casts_named;
 use crate::doubles::values_with_doubles;
 use crate::interval_text::interval_text;
 use crate::plan_error::location_of;
+use crate::row_values::{by_fields, condition_by_fields};
 use crate::scalar_function::is_time_text;
 use crate::select_names::distinctly_named;
 
@@ -64,7 +66,7 @@ impl VisitorMut for Sugar {
                 keys.retain(|key| !is_empty(key));
             }
         }
-        ControlFlow::Continue(())
+        by_result(select.selection.as_mut().map_or(Ok(()), condition_by_fields))
     }
 
     /// Units are names to the parser, and would be columns to the planner: they go first.
@@ -72,7 +74,7 @@ impl VisitorMut for Sugar {
         if let Expr::Function(function) = expr {
             name_unit(function);
         }
-        ControlFlow::Continue(())
+        by_result(by_fields(expr))
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Box<Error>> {
@@ -83,6 +85,13 @@ impl VisitorMut for Sugar {
             }
             Err(error) => ControlFlow::Break(Box::new(error)),
         }
+    }
+}
+
+fn by_result(result: Result<()>) -> ControlFlow<Box<Error>> {
+    match result {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(Box::new(error)),
     }
 }
 
@@ -183,7 +192,7 @@ impl Sugar {
 }
 
 /// The arguments of a call without further clauses.
-fn plain_arguments(function: &Function) -> Option<Vec<Expr>> {
+pub(crate) fn plain_arguments(function: &Function) -> Option<Vec<Expr>> {
     let list = match &function.args {
         FunctionArguments::None => return Some(Vec::new()),
         FunctionArguments::Subquery(_) => return None,
