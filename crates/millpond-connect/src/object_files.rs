@@ -32,6 +32,16 @@ pub struct S3Options {
     pub secret_key: Option<String>,
     /// `s3.region`.
     pub region: Option<String>,
+    /// `s3.path-style-access` = false: the bucket is part of the host's name, not of the path.
+    pub bucket_in_host: bool,
+}
+
+/// A server's URL with the bucket in front of the host.
+fn with_bucket(endpoint: &str, bucket: &str) -> String {
+    match endpoint.split_once("://") {
+        Some((scheme, host)) => format!("{scheme}://{bucket}.{host}"),
+        None => format!("{bucket}.{endpoint}"),
+    }
 }
 
 /// A folder on an object store.
@@ -63,9 +73,13 @@ impl ObjectFiles {
         let store: Arc<dyn ObjectStore> = match scheme {
             "s3" | "s3a" => {
                 let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+                builder = builder.with_virtual_hosted_style_request(s3.bucket_in_host);
                 if let Some(endpoint) = &s3.endpoint {
-                    builder =
-                        builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+                    let server = match s3.bucket_in_host {
+                        true => with_bucket(endpoint, bucket),
+                        false => endpoint.clone(),
+                    };
+                    builder = builder.with_endpoint(server).with_allow_http(endpoint.starts_with("http://"));
                 }
                 if let Some(key) = &s3.access_key {
                     builder = builder.with_access_key_id(key);
@@ -231,6 +245,17 @@ mod tests {
         let large = vec![9; PART_BYTES * 2 + 5];
         files.put("large", large.clone()).unwrap();
         assert_eq!(files.get("large").unwrap(), large);
+    }
+
+    #[test]
+    fn a_bucket_may_be_part_of_the_host() {
+        assert_eq!(with_bucket("http://minio:9000", "jobs"), "http://jobs.minio:9000");
+        assert_eq!(with_bucket("s3.example.com", "jobs"), "jobs.s3.example.com");
+        for bucket_in_host in [false, true] {
+            let endpoint = Some("http://localhost:9000".to_string());
+            let options = S3Options { endpoint, bucket_in_host, ..S3Options::default() };
+            assert!(ObjectFiles::open("s3://jobs/a", &options).is_ok());
+        }
     }
 
     #[test]

@@ -258,6 +258,13 @@ const DEFINITIONS: &[Definition] = &[
         "server of an S3 store other than Amazon's (default: AWS_ENDPOINT)",
     ),
     define(
+        "s3.path-style-access",
+        &["s3.path.style.access"],
+        Check::Flag,
+        "true",
+        "whether the bucket of an S3 store stands in the path; else it is part of the host's name",
+    ),
+    define(
         "s3.region",
         &["s3.endpoint.region"],
         Check::Text,
@@ -664,6 +671,7 @@ impl Settings {
             access_key: given("s3.access-key"),
             secret_key: given("s3.secret-key"),
             region: given("s3.region"),
+            bucket_in_host: self.value("s3.path-style-access") == "false",
         }
     }
     /// `state.checkpoints.dir`.
