@@ -88,6 +88,7 @@ impl Case {
             Ok(state) => state,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{done}: {error}");
+                job.cancel().await;
                 return false;
             }
         };
