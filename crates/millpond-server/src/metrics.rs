@@ -6,7 +6,7 @@
 use std::fmt::Error as NotWritten;
 use std::time::Duration;
 
-use millpond::{CheckpointReport, Engine, Job, JobMetrics};
+use millpond::{CheckpointReport, Engine, Job, JobMetrics, Timestamp};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
@@ -61,7 +61,7 @@ impl Collector for Metrics {
         gauges(&mut encoder, "memory_limit_bytes", "The setting memory.limit", own(limit))?;
         of_jobs(&mut encoder, &jobs)?;
         of_rows(&mut encoder, &jobs)?;
-        of_checkpoints(&mut encoder, &jobs)
+        of_checkpoints(&mut encoder, &jobs, self.engine.now())
     }
 }
 
@@ -132,7 +132,11 @@ fn of_rows(encoder: &mut DescriptorEncoder<'_>, jobs: &[Counted]) -> Result<(), 
     counters(encoder, "operator_rows", help, operators)
 }
 
-fn of_checkpoints(encoder: &mut DescriptorEncoder<'_>, jobs: &[Counted]) -> Result<(), NotWritten> {
+fn of_checkpoints(
+    encoder: &mut DescriptorEncoder<'_>,
+    jobs: &[Counted],
+    now: Timestamp,
+) -> Result<(), NotWritten> {
     let of = |value: &dyn Fn(&Counted) -> u64| -> Vec<(Labels, u64)> {
         jobs.iter().map(|job| (job.labels([]), value(job))).collect()
     };
@@ -147,11 +151,10 @@ fn of_checkpoints(encoder: &mut DescriptorEncoder<'_>, jobs: &[Counted]) -> Resu
     let failed = failed.collect();
     counters(encoder, "checkpoints_failed", "Checkpoints that failed, by reason", failed)?;
 
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let last = |value: &dyn Fn(&CheckpointReport) -> Option<f64>| -> Vec<(Labels, f64)> {
         jobs.iter().filter_map(|job| Some((job.labels([]), value(job.last()?)?))).collect()
     };
-    let age = last(&|report| Some((now.as_secs_f64() - report.ended_at.0 as f64 / 1e6).max(0.0)));
+    let age = last(&|report| Some((now.0 - report.ended_at.0).max(0) as f64 / 1e6));
     gauges(encoder, "checkpoint_age_seconds", "Since the last checkpoint was completed", age)?;
     let durations = jobs.iter().flat_map(|job| {
         let parts = |report: &CheckpointReport| {

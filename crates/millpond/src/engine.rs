@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond_connect::ConnectorTable;
 use millpond_connect::object_files::is_object_store;
+use millpond_core::Timestamp;
 use millpond_core::random::Random;
 use millpond_core::{Clock, DeadLetterOffice, Error, JobId, Result, SystemClock};
 use millpond_planner::datafusion::logical_expr::AggregateUDF;
@@ -192,6 +193,11 @@ impl Engine {
             all.set(key, value, "session")?;
         }
         Ok(Session::new(self.clone(), all))
+    }
+
+    /// The time of the engine's clock.
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
     }
 
     /// Bytes of memory that the state of all jobs takes, estimated, and `memory.limit`.
