@@ -10,6 +10,7 @@
 //! bad rows are counted instead. A request that is sent again under the same `Idempotency-Key` is
 //! answered and not taken again. Without a data directory nothing is durable.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::IntoFuture;
 use std::net::SocketAddr;
@@ -287,10 +288,10 @@ struct Listening {
 impl Listening {
     fn begin(address: SocketAddr, path: &str, inbox: Inbox) -> Result<Self> {
         let mut servers = servers();
-        if !servers.contains_key(&address) {
-            servers.insert(address, serve(address)?);
-        }
-        let server = servers.get(&address).ok_or_else(|| Error::internal("a server that was just begun"))?;
+        let server = match servers.entry(address) {
+            Entry::Occupied(server) => server.into_mut(),
+            Entry::Vacant(place) => place.insert(serve(address)?),
+        };
         let mut routes = routes(&server.routes);
         if routes.contains_key(path) {
             return Err(Error::invalid(format!("http://{address}{path} is listened at already"))

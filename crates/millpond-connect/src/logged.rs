@@ -125,7 +125,7 @@ impl Texts {
         let (at, inside) = match &position {
             None => (log.first(), None),
             Some(position) if position.log == log.name() => {
-                let (first, end) = (log.first(), log.end());
+                let (first, end) = (log.first(), log.durable_end());
                 if position.record < first || position.record > end {
                     return Err(Error::corrupt(format!(
                         "the replay log of table {:?} holds {first} to {end}, and is to be read from {}",

@@ -268,8 +268,8 @@ impl ReplayLog {
         }
     }
 
-    /// Behind the last record.
-    pub(crate) fn end(&self) -> u64 {
+    /// Behind the last record that is durable.
+    pub(crate) fn durable_end(&self) -> u64 {
         self.state().durable
     }
 

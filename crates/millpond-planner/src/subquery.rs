@@ -356,7 +356,8 @@ impl Joined {
             let alias = TableReference::bare(names.next("__first"));
             let input = Arc::clone(&self.input);
             let value = "$value".to_owned();
-            self.input = Arc::new(rows.joined(input, &alias, &[value.clone()], JoinType::Left, None)?);
+            self.input =
+                Arc::new(rows.joined(input, &alias, std::slice::from_ref(&value), JoinType::Left, None)?);
             self.grown = true;
             return Ok(Some(Expr::Column(Column::new(Some(alias), value))));
         }

@@ -184,7 +184,7 @@ impl Bench {
         let key = |bench: &mut Self| {
             let random = bench.random();
             match pattern {
-                Pattern::Hot if random % 10 != 0 => (random >> 8) % hot,
+                Pattern::Hot if !random.is_multiple_of(10) => (random >> 8) % hot,
                 Pattern::Hot | Pattern::All => (random >> 8) % keys,
             }
         };

@@ -19,5 +19,5 @@ fn names_are_remembered_up_to_a_number() {
     (0..=NAMES_MAX).for_each(|n| names.remember(n.to_string().as_bytes()));
     names.remember(b"");
     assert_eq!((names.known.len(), names.order.len()), (NAMES_MAX, NAMES_MAX));
-    assert!(!names.known.contains(&b"0".to_vec()) && names.known.contains(&b"1".to_vec()));
+    assert!(!names.known.contains(b"0".as_slice()) && names.known.contains(b"1".as_slice()));
 }
