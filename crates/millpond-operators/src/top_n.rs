@@ -165,6 +165,7 @@ impl Operator for TopN {
         _input: InputIndex,
         batch: ChangelogBatch,
     ) -> Result<Progress> {
+        self.rankings.expire(ctx.time)?;
         let touched = self.rankings.add(&batch, ctx.time)?;
         self.touched.extend(touched);
         let strays = std::mem::take(&mut self.rankings.strays);

@@ -25,7 +25,7 @@ use datafusion::logical_expr::expr::{AggregateFunction, Exists, InSubquery};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Aggregate, BinaryExpr, Distinct, Expr, ExprSchemable, FetchType, Filter, Join, JoinConstraint, JoinType,
-    LogicalPlan, LogicalPlanBuilder, Operator, Projection, SkipType, Subquery, lit, when,
+    LogicalPlan, LogicalPlanBuilder, Operator, Projection, SkipType, Subquery, SubqueryAlias, lit, when,
 };
 use millpond_core::Result;
 
@@ -71,6 +71,13 @@ pub(crate) fn with_own_subqueries(
         LogicalPlan::Filter(filter) => filtered(filter, names).map(Transformed::yes),
         LogicalPlan::Projection(projection) => projected(projection, names).map(Transformed::yes),
         LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, names).map(Transformed::yes),
+        LogicalPlan::Window(window) if looks_outside(&window.input) => Err(DataFusionError::Plan(
+            "OVER in a subquery whose rows depend on the query around it is not supported; write it as a join"
+                .into(),
+        )),
+        LogicalPlan::SubqueryAlias(alias) if looks_outside(&alias.input) => {
+            renamed(alias).map(Transformed::yes)
+        }
         LogicalPlan::Join(join) => Ok(match lateral(&join, || names.next("__first"))? {
             Some(joined) => Transformed::yes(joined),
             None => Transformed::no(LogicalPlan::Join(join)),
@@ -78,6 +85,22 @@ pub(crate) fn with_own_subqueries(
         other => Ok(Transformed::no(other)),
     };
     plan.transform_up_with_subqueries(own).map(|plan| plan.data).map_err(from_datafusion)
+}
+
+/// Whether a derived table refers to columns of a query around it. LATERAL has its own way.
+fn looks_outside(plan: &LogicalPlan) -> bool {
+    !matches!(plan, LogicalPlan::Subquery(_)) && !plan.all_out_ref_exprs().is_empty()
+}
+
+/// A derived table as a projection that renames: conditions on columns of the query around it are
+/// pulled up through projections, and lost in an alias.
+fn renamed(alias: SubqueryAlias) -> Planned<LogicalPlan> {
+    let columns = alias.input.schema().columns().into_iter();
+    let exprs = columns.map(|column| {
+        let name = column.name.clone();
+        Expr::Column(column).alias_qualified(Some(alias.alias.clone()), name)
+    });
+    Ok(LogicalPlan::Projection(Projection::try_new(exprs.collect(), alias.input)?))
 }
 
 fn filtered(filter: Filter, names: Names<'_>) -> Planned<LogicalPlan> {

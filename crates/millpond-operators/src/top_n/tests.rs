@@ -298,6 +298,7 @@ fn a_partition_that_nothing_changes_is_forgotten() {
     let mut factory = factory(RankFunction::RowNumber, 1, 1, false, ChangelogMode::Retract);
     factory.spec.ttl = Some(160);
     let mut task = Task::new(&factory);
+    task.ctx.time = Timestamp(0);
     task.rows(&[(I, "a", Some(1), 1), (I, "b", Some(1), 2)]).unwrap();
     assert_eq!(task.said().len(), 2);
     let mut task = task.restored(&factory).0;
