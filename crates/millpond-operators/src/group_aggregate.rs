@@ -104,8 +104,6 @@ struct GroupAggregate {
     /// And their slots.
     lasting: Vec<u32>,
     ttl: Option<TimeToLive>,
-    /// With a time to live: rows of the epoch that took back what was not there then.
-    strays: Vec<ChangelogBatch>,
     slots: Vec<u32>,
 }
 
@@ -169,7 +167,6 @@ impl GroupAggregate {
             touched: Vec::new(),
             is_touched: Vec::new(),
             emitted: 0,
-            strays: Vec::new(),
             slots: Vec::new(),
         })
     }
@@ -237,7 +234,7 @@ impl GroupAggregate {
     }
 
     /// Folds a batch into its groups. With a time to live, rows that take back what is not there
-    /// are left out and given back: it may have been forgotten, or may still come.
+    /// are left out and given back. They are not tried again: what has come since is another row.
     fn fold(&mut self, ctx: &OperatorContext, batch: ChangelogBatch) -> Result<Option<ChangelogBatch>> {
         let signs = signs(&batch);
         if signs.is_some() && self.factory.input_mode == ChangelogMode::Append {
@@ -284,14 +281,8 @@ impl GroupAggregate {
         Ok(None)
     }
 
-    /// Each row that the epoch took back must have been there by now; with a time to live others
-    /// are ignored and counted.
-    fn settle(&mut self, ctx: &OperatorContext) -> Result<()> {
-        for strays in std::mem::take(&mut self.strays) {
-            if let Some(strays) = self.fold(ctx, strays)? {
-                ctx.metrics.rejected.add(strays.num_rows() as u64);
-            }
-        }
+    /// Each value that the epoch took back must have been there by now.
+    fn settle(&mut self) -> Result<()> {
         for (number, side) in self.sides.iter_mut().enumerate() {
             if let Some(group) = self.set.settle(number, &mut side.as_mut())? {
                 return Err(self.missing_rows(group, "a value is taken back that is not there"));
@@ -440,9 +431,12 @@ impl Operator for GroupAggregate {
         _input: InputIndex,
         batch: ChangelogBatch,
     ) -> Result<Progress> {
+        // A group that lasts is known as such before time passes over it.
+        self.touch_lasting()?;
         self.expire(ctx.time)?;
-        let strays = self.fold(ctx, batch)?;
-        self.strays.extend(strays);
+        if let Some(strays) = self.fold(ctx, batch)? {
+            ctx.metrics.rejected.add(strays.num_rows() as u64);
+        }
         Ok(Progress::Done)
     }
 
@@ -452,7 +446,7 @@ impl Operator for GroupAggregate {
         watermark: Option<Watermark>,
         time: EpochTime,
     ) -> Result<EpochOutcome> {
-        self.settle(ctx)?;
+        self.settle()?;
         self.touch_lasting()?;
         let progress = self.emit_next(ctx)?;
         let wake_at = self.ttl.as_ref().and_then(|ttl| ttl.wake_after(time));

@@ -67,7 +67,8 @@ pub(crate) fn with_own_subqueries(
     executor: Executor,
 ) -> Result<LogicalPlan> {
     let names = Names { generator, executor };
-    let own = |node: LogicalPlan| match node {
+    let own = |node: LogicalPlan| {
+        match node {
         LogicalPlan::Filter(filter) => filtered(filter, names).map(Transformed::yes),
         LogicalPlan::Projection(projection) => projected(projection, names).map(Transformed::yes),
         LogicalPlan::Aggregate(aggregate) => aggregated(aggregate, names).map(Transformed::yes),
@@ -83,6 +84,7 @@ pub(crate) fn with_own_subqueries(
             None => Transformed::no(LogicalPlan::Join(join)),
         }),
         other => Ok(Transformed::no(other)),
+    }
     };
     plan.transform_up_with_subqueries(own).map(|plan| plan.data).map_err(from_datafusion)
 }

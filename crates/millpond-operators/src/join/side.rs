@@ -146,6 +146,9 @@ impl Side {
             rows.map(|(row, _)| row as u32).collect()
         };
         let (added, removed) = (rows_that(true), rows_that(false));
+        if self.ttl.is_some() {
+            return self.keep_in_order(batch, added, removed, now);
+        }
         let (places, partners) = (self.add(batch, &added, now)?, self.remove(batch, &removed)?);
         let mut kept = self.kept(batch.num_rows(), added.iter().map(|row| *row as usize), places);
         for (row, partners) in removed.iter().zip(partners) {
@@ -153,6 +156,37 @@ impl Side {
                 None => kept.strays.push(*row),
                 Some(partners) if partners.shown && self.counts() => kept.shown.push(*row),
                 Some(_) => {}
+            }
+        }
+        Ok(kept)
+    }
+
+    /// With a time to live: a row that is taken back was there before the batch, or came earlier in it;
+    /// one that comes later does not make up for a forgotten one.
+    fn keep_in_order(
+        &mut self,
+        batch: &ChangelogBatch,
+        added: Vec<u32>,
+        removed: Vec<u32>,
+        now: EpochTime,
+    ) -> Result<Kept> {
+        let partners = self.remove(batch, &removed)?;
+        let missing = removed.iter().zip(partners).filter(|(_, partners)| partners.is_none());
+        let mut rest: Vec<(u32, bool)> = missing.map(|(row, _)| (*row, false)).collect();
+        rest.extend(added.into_iter().map(|row| (row, true)));
+        rest.sort_unstable();
+        let mut kept = Kept::default();
+        for run in rest.chunk_by(|a, b| a.1 == b.1) {
+            let rows: Vec<u32> = run.iter().map(|(row, _)| *row).collect();
+            match run[0].1 {
+                true => {
+                    self.add(batch, &rows, now)?;
+                }
+                false => {
+                    let partners = self.remove(batch, &rows)?;
+                    let strays = rows.iter().zip(partners).filter(|(_, partners)| partners.is_none());
+                    kept.strays.extend(strays.map(|(row, _)| *row));
+                }
             }
         }
         Ok(kept)

@@ -533,3 +533,25 @@ fn rows_live_for_a_time() {
     }
     assert!(forgotten > 1000 && strays > 100, "{forgotten} {strays}");
 }
+
+/// A row that comes after a forgotten one was taken back is kept, in one batch as in two.
+#[test]
+fn an_update_of_a_forgotten_row_is_a_new_row() {
+    let retract = JoinFactory {
+        left_mode: ChangelogMode::Retract,
+        right_mode: ChangelogMode::Retract,
+        ttl: Some(160),
+        ..factory()
+    };
+    let row: Row = (Some(1), 7, 0);
+    for (kinds, left) in [
+        (vec![RowKind::UpdateBefore, RowKind::UpdateAfter], 1),
+        (vec![RowKind::Insert, RowKind::Delete], 0),
+        (vec![RowKind::Delete, RowKind::Insert, RowKind::Delete], 0),
+    ] {
+        let mut run = Run::new(&retract);
+        run.ctx.time = Timestamp(0);
+        run.process(1, ChangelogBatch::with_kinds(rows(&vec![row; kinds.len()]), kinds));
+        assert_eq!(run.join.tables()[1].rows(), left);
+    }
+}
