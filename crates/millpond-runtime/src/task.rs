@@ -136,6 +136,10 @@ impl TaskBody {
                 format!("invariant 2: task {} met mark {} in epoch {}", self.id, mark.epoch, self.epoch);
             return Err(Error::internal(what));
         }
+        if !self.epoch_begun {
+            // What operators emit at its end is of this epoch's time, though no batch came.
+            self.chain.open_epoch(mark.time);
+        }
         let watermark = self.chain.end_epoch(&mut self.tails, mark.watermark, mark.time).await?;
         self.tails.end_epoch()?;
         if let Some(barrier) = mark.barrier {

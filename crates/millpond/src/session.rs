@@ -128,6 +128,8 @@ impl Session {
         let mut state = self.lock();
         let before = state.settings.memory_limit();
         state.settings.set(key, value, "session")?;
+        // Also where this session had the same value and another one has set another since.
+        let before = if key == "memory.limit" { None } else { Some(before) };
         self.hand_on_limit(before, &state.settings);
         Ok(())
     }
@@ -169,14 +171,14 @@ impl Session {
         let mut state = self.lock();
         let before = state.settings.memory_limit();
         state.settings.reset(key)?;
-        self.hand_on_limit(before, &state.settings);
+        self.hand_on_limit(Some(before), &state.settings);
         Ok(Outcome::Done(None))
     }
 
     /// `memory.limit` is one for everything: it is the engine's, whoever sets it.
-    fn hand_on_limit(&self, before: usize, settings: &Settings) {
+    fn hand_on_limit(&self, before: Option<usize>, settings: &Settings) {
         let limit = settings.memory_limit();
-        if limit != before {
+        if before != Some(limit) {
             self.engine.shared.memory.budget.set_limit(limit);
         }
     }
@@ -438,7 +440,7 @@ impl Session {
 
     /// Starts a job of the catalog again from its own text.
     pub(crate) fn start_again(&self, record: &JobRecord) -> Result<Job> {
-        self.hand_on_limit(self.engine.shared.base_settings.memory_limit(), &self.settings());
+        self.hand_on_limit(Some(self.engine.shared.base_settings.memory_limit()), &self.settings());
         let mut plans = Vec::new();
         for source in split_statements(&record.text) {
             match parse_one(&source)?.statement {
