@@ -1,7 +1,7 @@
 //! Random damage to the files of checkpoints, under the whole engine: a job that is started again on
 //! them has the right state and output, or is refused; it never answers wrongly and never panics.
 //!
-//! A small number of rounds by default; `CORRUPTIONS=10000 cargo test -p millpond corruption` for more.
+//! A small number of rounds by default; `CORRUPTIONS=3400 cargo test --workspace corruption` for 10,200 in all.
 
 use std::collections::BTreeMap;
 use std::fs;
