@@ -30,13 +30,24 @@ pub struct TimeToLive {
 
 const STEPS: i64 = 16;
 
+/// Microseconds of a step.
+fn step_of(ttl: i64) -> i64 {
+    (ttl / STEPS).max(1)
+}
+
+/// The end of the step in which a time lies: from then on a time to live counts.
+pub(crate) fn end_of_step(ttl: i64, time: EpochTime) -> EpochTime {
+    let step = step_of(ttl);
+    Timestamp(time.0.div_euclid(step).saturating_add(1).saturating_mul(step))
+}
+
 /// No key lives in this step.
 const NEVER: i64 = i64::MIN;
 
 impl TimeToLive {
     /// No keys, to live so many microseconds.
     pub fn new(ttl: i64) -> Self {
-        Self { step: (ttl / STEPS).max(1), ttl, steps: BTreeMap::new(), last: Vec::new() }
+        Self { step: step_of(ttl), ttl, steps: BTreeMap::new(), last: Vec::new() }
     }
 
     /// The step in which a time lies.

@@ -19,9 +19,7 @@ use super::JoinFactory;
 use super::kind::Lone;
 use super::retention::SideRetention;
 use crate::operator::BuildContext;
-
-/// A time to live is counted in so many steps, so that rows are forgotten in few epochs.
-const TTL_STEPS: i64 = 16;
+use crate::ttl::end_of_step;
 
 #[derive(Debug)]
 pub(super) struct Side {
@@ -97,8 +95,7 @@ impl Side {
     /// Rows as the table keeps them: with a time to live, beside the time from which it counts.
     fn stored(&self, rows: &RecordBatch, now: EpochTime) -> Result<RecordBatch> {
         let Some(ttl) = self.ttl else { return Ok(rows.clone()) };
-        let step = (ttl / TTL_STEPS).max(1);
-        let since = now.0.div_euclid(step).saturating_add(1).saturating_mul(step);
+        let since = end_of_step(ttl, now).0;
         let mut columns = rows.columns().to_vec();
         columns.push(Arc::new(TimestampMicrosecondArray::from(vec![since; rows.num_rows()])));
         Ok(RecordBatch::try_new(with_column(rows.schema_ref(), kept_since()), columns)?)
@@ -210,16 +207,16 @@ impl Side {
         self.table.append(self.stored(&added.rows, now)?, &keys)
     }
 
-    /// Gives the partners of each row; `None` where it is not there.
+    /// Gives the partners of each row, if they are counted; with a time to live, `None` where it is not
+    /// there.
     ///
     /// Errors: *Internal* (invariant 4) for such a row, if none is forgotten.
     fn remove(&mut self, batch: &ChangelogBatch, rows: &[u32]) -> Result<Vec<Option<Partners>>> {
         let removed = batch.take(&UInt32Array::from(rows.to_vec()))?;
         let keys = self.table.keys(&removed.rows, removed.hashes)?;
-        let partners = self.table.remove_known(&removed.rows, &keys)?;
-        match self.ttl.is_none() && partners.contains(&None) {
-            true => Err(Error::internal("invariant 4: a retraction meets no row of a join")),
-            false => Ok(partners),
+        match self.ttl {
+            Some(_) => self.table.remove_known(&removed.rows, &keys),
+            None => Ok(self.table.remove(&removed.rows, &keys)?.into_iter().map(Some).collect()),
         }
     }
 
