@@ -70,7 +70,6 @@ fn random_stream(random: &mut Random, windows: Windows, mut stream: Stream) -> S
             // Times next to the bounds of windows are the ones to get wrong.
             let exact = (now - behind).div_euclid(SECOND / 2) * (SECOND / 2);
             let time = exact + [0, 0, 0, 1, -1][random.below(5) as usize];
-            let time = if is_orderly { time.max(now - disorder) } else { time };
             let row = Row {
                 time: (random.below(15) > 0).then_some(time),
                 key: (random.below(6) > 0).then(|| random.below(3) as u8),
@@ -81,9 +80,23 @@ fn random_stream(random: &mut Random, windows: Windows, mut stream: Stream) -> S
             }
             rows.push(row);
         }
+        if is_orderly {
+            retain_those_in_time(&mut rows, stream.delay);
+        }
         stream.splits.push(rows);
     }
     stream
+}
+
+/// Leaves out the rows that the watermark has reached already: also one whose time it is just at.
+fn retain_those_in_time(rows: &mut Vec<Row>, delay: i64) {
+    let mut watermark = i64::MIN;
+    rows.retain(|row| {
+        let Some(time) = row.time else { return true };
+        let is_in_time = time > watermark;
+        watermark = watermark.max(time - delay);
+        is_in_time
+    });
 }
 
 fn random_settings(random: &mut Random) -> Vec<(String, String)> {
