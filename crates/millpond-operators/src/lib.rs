@@ -18,7 +18,9 @@ pub mod operator;
 pub mod processing_time;
 pub mod quick_time;
 pub mod remember;
+mod row_store;
 pub mod session_aggregate;
+pub mod session_window;
 pub mod sink_materialize;
 pub mod sql_text;
 pub mod stateless;
@@ -47,6 +49,7 @@ pub use operator::{
 pub use processing_time::{ProcessingTimeFactory, WindowEnds};
 pub use remember::RememberFactory;
 pub use session_aggregate::SessionAggregateFactory;
+pub use session_window::SessionWindowFactory;
 pub use sink_materialize::{Conflict, SinkMaterializeFactory};
 pub use stateless::{BatchFunction, Stateless};
 pub use temporal_filter::{TemporalFilterFactory, TimeBound, TimeComparison};

@@ -41,7 +41,7 @@ use crate::aggregate::{
     AggregateCall, AggregateSet, GroupedRows, SideDef, SideMut, SideRef, evaluate, key_fields, state_table,
 };
 use crate::operator::*;
-use crate::window::{WINDOW_TIME_MAX, bounds, local_time, window_times};
+use crate::window::{WINDOW_TIME_MAX, bounds, check_gap, local_time, window_times};
 use crate::window_aggregate::{WindowColumn, rows_at};
 
 /// The physical description of a GROUP BY of sessions.
@@ -126,10 +126,7 @@ const COUNTER_BITS: u32 = 47;
 
 impl SessionAggregate {
     fn new(factory: SessionAggregateFactory, context: BuildContext) -> Result<Self> {
-        if factory.gap <= 0 || factory.gap > WINDOW_TIME_MAX >> 10 {
-            return Err(Error::invalid(format!("the gap of a session is {} microseconds", factory.gap))
-                .with_hint("it must be positive and at most 142 years"));
-        }
+        check_gap(factory.gap)?;
         let time_type = factory.input_schema.field(factory.time_column).data_type();
         let precision = TimePrecision::of(time_type)
             .ok_or_else(|| Error::internal(format!("a window over a time column of type {time_type}")))?;

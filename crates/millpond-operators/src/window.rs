@@ -66,7 +66,7 @@ pub const WINDOW_TIME_MAX: i64 = 1 << 62;
 impl WindowSpec {
     /// Checks size, slide and offset.
     ///
-    /// Errors: *Invalid* for one that is not positive, or longer than 146 years.
+    /// Errors: *Invalid* for one that is not positive, or longer than 142 years.
     pub fn check(&self) -> Result<()> {
         let limit = WINDOW_TIME_MAX >> 10;
         let slide = if matches!(self.kind, WindowKind::Cumulate { .. }) { "step" } else { "slide" };
@@ -237,6 +237,17 @@ pub fn local_time(time_zone: Option<Tz>, instant: i64) -> i64 {
     let Some(time) = DateTime::<Utc>::from_timestamp_micros(instant) else { return instant };
     let offset = zone.offset_from_utc_datetime(&time.naive_utc()).fix().local_minus_utc();
     instant + i64::from(offset) * 1_000_000
+}
+
+/// Checks the gap of sessions, in microseconds.
+///
+/// Errors: *Invalid* for one that is not positive, or longer than 142 years.
+pub(crate) fn check_gap(gap: i64) -> Result<()> {
+    if gap > 0 && gap <= WINDOW_TIME_MAX >> 10 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the gap of a session is {gap} microseconds"))
+        .with_hint("it must be positive and at most 142 years"))
 }
 
 /// The type of window_start and window_end: a local TIMESTAMP(3).

@@ -84,3 +84,7 @@ SELECT page, seen FROM (SELECT page, seen, ROW_NUMBER() OVER (PARTITION BY page 
 SELECT MIN(v), MAX(v), COUNT(DISTINCT v), COUNT(DISTINCT v) FILTER (WHERE v > 1) FROM changes;
 SELECT page, COUNT(*), LISTAGG(DISTINCT page, '-'), GROUPING(page) FROM clicks GROUP BY ROLLUP (page);
 SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY user_id DESC), ARRAY_AGG(page ORDER BY user_id DESC) IGNORE NULLS, STDDEV(user_id) FROM clicks;
+-- SESSION row by row: of appended rows when a session is over, of changing ones as they are.
+SELECT user_id, page, window_end FROM TABLE(SESSION(TABLE clicks PARTITION BY user_id, DESCRIPTOR(seen), INTERVAL '1' MINUTE));
+CREATE TABLE moves (id BIGINT, who BIGINT, at TIMESTAMP(3), WATERMARK FOR at AS at, PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'changes');
+SELECT who, window_start, COUNT(*) FROM TABLE(SESSION(TABLE moves PARTITION BY who, DESCRIPTOR(at), INTERVAL '1' MINUTE)) GROUP BY who, window_start, window_end;

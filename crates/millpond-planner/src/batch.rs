@@ -4,6 +4,7 @@
 //! compare streams with it. Names, types and functions are those of the streaming planner; window
 //! table functions become a list of windows that is unnested.
 
+mod sessions;
 mod windows;
 
 use std::collections::HashMap;

@@ -12,6 +12,7 @@ mod processing_time;
 mod rank;
 mod remember;
 mod rows;
+mod session;
 mod sink;
 mod source;
 mod temporal;

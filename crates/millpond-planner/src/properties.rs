@@ -87,8 +87,8 @@ pub(crate) fn kinds_of(node: &NodeKind, mode: ChangelogMode, inputs: &[ChangeKin
             "Calc" | "Remember" | "Union" => of_inputs,
             // A group of rows that only come is never empty again.
             "GroupAggregate" => ChangeKinds { updates: true, deletes: of_inputs != ChangeKinds::default() },
-            // A pair comes or goes; it is never said to have changed.
-            "Join" => ChangeKinds { updates: false, deletes: true },
+            // A pair, or a row in its session, comes or goes; it is never said to have changed.
+            "Join" | "SessionWindow" => ChangeKinds { updates: false, deletes: true },
             _ => every,
         },
     }

@@ -27,8 +27,8 @@ use crate::recorder::{Take, Watched, instrument};
 /// Operators that give rows only when the watermark has passed them: what they give is compared
 /// at the end of the input. Windows are waited for too, but batch knows which are final.
 const WAITING: &[&str] = &["IntervalJoin", "MatchRecognize", "Over", "TemporalJoin"];
-const WINDOWED: &str = "WindowAggregate";
-const WINDOW_ROWS: &str = "WindowTvf";
+const WINDOWED: &[&str] = &["SessionAggregate", "WindowAggregate"];
+const WINDOW_ROWS: &[&str] = &["SessionWindow", "WindowTvf"];
 
 /// The first epochs, of which each is compared; later ones are at growing distances.
 const EVERY_EPOCH_UP_TO: u64 = 12;
@@ -225,11 +225,12 @@ impl Trial {
 
 fn timing(watched: &[Watched]) -> Timing {
     let names: Vec<&str> = watched.iter().map(|watched| watched.node.kind.label()).collect();
-    match names.contains(&WINDOWED) {
-        _ if names.iter().any(|name| WAITING.contains(name)) => Timing::End,
+    let has = |any: &[&str]| names.iter().any(|name| any.contains(name));
+    match has(WINDOWED) {
+        _ if has(WAITING) => Timing::End,
         // Batch knows all rows of VALUES from the start.
         _ if watched.iter().any(|watched| matches!(watched.node.kind, NodeKind::Rows { .. })) => Timing::End,
-        true if names.contains(&WINDOW_ROWS) => Timing::End,
+        true if has(WINDOW_ROWS) => Timing::End,
         true => Timing::FinalWindows,
         false => Timing::Always,
     }

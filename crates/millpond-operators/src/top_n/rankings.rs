@@ -15,20 +15,17 @@
 //! not kept. Over rows that change, all are kept: any of them may move up.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, UInt32Array};
-use arrow::compute::take;
-use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, SchemaRef};
-use arrow::row::{RowConverter, SortField};
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::datatypes::{DataType, SchemaRef};
 use millpond_core::key::stable_hashes;
 use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, KeyHashes, Result};
-use millpond_state::{KeyIndex, StateTable, TableKind, ValueTable};
+use millpond_state::{KeyIndex, StateTable};
 
 use super::order::{OrderEncoder, OrderKeys, SortColumn};
-use crate::aggregate::state_table;
 use crate::operator::BuildContext;
-use crate::ttl::{TOUCHED, TimeToLive};
+use crate::row_store::{Fingerprints, RowStore};
+use crate::ttl::TimeToLive;
 
 /// How rows are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,15 +143,12 @@ const RANKED_BYTES: usize = 48;
 #[derive(Debug)]
 pub(crate) struct Rankings {
     spec: RankSpec,
-    /// Input columns that are not part of the partition key.
-    values: Vec<usize>,
-    table: ValueTable,
+    rows: RowStore,
     order: OrderEncoder,
     /// Compares rows that are taken back; `None` over appended rows.
-    whole_rows: Option<RowConverter>,
+    whole_rows: Option<Fingerprints>,
     index: KeyIndex,
     partitions: Vec<Partition>,
-    next_row: i64,
     ttl: Option<TimeToLive>,
     /// Rows that took back what was not there, which a time to live lets happen.
     pub(crate) strays: u64,
@@ -176,35 +170,17 @@ impl Rankings {
                 return Err(Error::internal("a ranking over an upsert input: it needs the old rows too"));
             }
         };
-        let nullable = |column: &usize| {
-            let field = schema.field(*column);
-            Arc::new(Field::new(field.name(), field.data_type().clone(), true))
-        };
-        let keys: Vec<FieldRef> = spec.partition.iter().map(nullable).collect();
-        let values: Vec<usize> =
-            (0..schema.fields().len()).filter(|column| !spec.partition.contains(column)).collect();
-        let mut fields: Vec<FieldRef> = values.iter().map(nullable).collect();
-        if spec.ttl.is_some() {
-            fields.push(Arc::new(Field::new(TOUCHED, DataType::Int64, false)));
-        }
-        let number = [Arc::new(Field::new("_row", DataType::Int64, false))];
-        let def = state_table("rows", TableKind::Value, &keys, &number, &fields);
-        let types: Vec<DataType> = keys.iter().map(|field| field.data_type().clone()).collect();
-        let all = schema.fields().iter().map(|field| SortField::new(field.data_type().clone())).collect();
-        let whole_rows = retracts
-            .then(|| RowConverter::new(all))
-            .transpose()
-            .map_err(|error| Error::invalid(format!("rows that change cannot be compared: {error}")))?;
+        let types: Vec<DataType> =
+            spec.partition.iter().map(|column| schema.field(*column).data_type().clone()).collect();
+        let whole_rows = retracts.then(|| Fingerprints::new(&spec.partition, schema)).transpose()?;
         Ok(Self {
             order: OrderEncoder::new(&spec.order, schema)?,
-            table: ValueTable::new(def, context.max_parallelism)?,
+            rows: RowStore::new(&spec.partition, schema, spec.ttl.is_some(), context)?,
             index: KeyIndex::new(&types)?,
-            values,
             whole_rows,
             ttl: spec.ttl.map(TimeToLive::new),
             spec,
             partitions: Vec::new(),
-            next_row: 0,
             strays: 0,
             is_shown: Vec::new(),
             numbers: Vec::new(),
@@ -213,25 +189,21 @@ impl Rankings {
     }
 
     pub(crate) fn table(&mut self) -> &mut dyn StateTable {
-        &mut self.table
+        self.rows.table()
     }
 
     /// The stable hashes of the partition keys.
     pub(crate) fn hashes(&self, batch: &ChangelogBatch) -> Result<KeyHashes> {
         match &batch.hashes {
             Some(hashes) => Ok(hashes.clone()),
-            None => stable_hashes(&self.partition_columns(&batch.rows), batch.num_rows()),
+            None => stable_hashes(&self.rows.partition_columns(&batch.rows), batch.num_rows()),
         }
-    }
-
-    fn partition_columns(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
-        self.spec.partition.iter().map(|column| rows.column(*column).clone()).collect()
     }
 
     /// Ranks the rows of a batch and takes back those that it takes back. Answers the partitions
     /// that it touched for the first time since [`Self::settle`].
     pub(crate) fn add(&mut self, batch: &ChangelogBatch, now: EpochTime) -> Result<Vec<u32>> {
-        let keys = self.partition_columns(&batch.rows);
+        let keys = self.rows.partition_columns(&batch.rows);
         let hashes = self.hashes(batch)?;
         self.index.upsert(&keys, &hashes, &mut self.numbers)?;
         let partitions = self.numbers.iter().max().map_or(0, |number| *number as usize + 1);
@@ -239,11 +211,10 @@ impl Rankings {
             self.partitions.resize_with(partitions, Partition::default);
         }
         let order = self.order.encode(&batch.rows)?;
-        let fingerprints = self.fingerprints(&batch.rows)?;
+        let fingerprints = self.whole_rows.as_ref().map(|whole| whole.of(&batch.rows)).transpose()?;
         let mut alive = vec![false; batch.num_rows()];
         let mut free = Vec::new();
-        let first_row = self.next_row;
-        self.next_row += batch.num_rows() as i64;
+        let first_row = self.rows.take_numbers(batch.num_rows());
         for row in 0..batch.num_rows() {
             let fingerprint = fingerprints.as_ref().map_or(0, |all| all[row]);
             if batch.kind(row).is_addition() {
@@ -255,7 +226,7 @@ impl Rankings {
         }
         self.trim(&mut alive, &mut free);
         self.store(&batch.rows, first_row, &order, &alive, now)?;
-        self.table.remove(&free)?;
+        self.rows.remove(&free)?;
         let touched = std::mem::take(&mut self.touched);
         self.touch_partitions(&touched, &alive, now);
         Ok(touched)
@@ -357,7 +328,7 @@ impl Rankings {
     /// Bytes beside the table, estimated: places in the rankings, and the rankings.
     pub(crate) fn beside(&self) -> usize {
         let row = size_of::<(Place, Entry)>() + RANKED_BYTES + 16 * self.spec.order.len();
-        self.table.rows() * row + self.partitions.len() * size_of::<Partition>() + self.index.bytes()
+        self.rows.rows() * row + self.partitions.len() * size_of::<Partition>() + self.index.bytes()
     }
 
     /// When partitions may have to be forgotten next.
@@ -373,7 +344,7 @@ impl Rankings {
                 self.is_shown[ranked.slot as usize] = false;
             }
             let slots = self.drop_partition(number);
-            self.table.remove(&slots)?;
+            self.rows.remove(&slots)?;
         }
         Ok(())
     }
@@ -412,19 +383,8 @@ impl Rankings {
             return Ok(());
         }
         let indices = UInt32Array::from(kept);
-        let taken = |column: &usize| Ok(take(rows.column(*column), &indices, None)?);
-        let mut identity: Vec<ArrayRef> = self.spec.partition.iter().map(taken).collect::<Result<_>>()?;
-        let arrivals = indices.values().iter().map(|row| first_row + i64::from(*row));
-        identity.push(Arc::new(Int64Array::from_iter_values(arrivals)));
-        let mut slots = Vec::new();
-        self.table.slots_for(&identity, &stable_hashes(&identity, indices.len())?, &mut slots)?;
-        for (place, column) in self.values.iter().enumerate() {
-            self.table.columns_mut()[place].store(&slots, &taken(column)?)?;
-        }
-        if let Some(ttl) = &self.ttl {
-            let touched = self.table.columns_mut()[self.values.len()].i64s_mut();
-            slots.iter().for_each(|slot| touched[*slot as usize] = ttl.step(now));
-        }
+        let step = self.ttl.as_ref().map(|ttl| ttl.step(now));
+        let slots = self.rows.add(rows, &indices, first_row, step)?;
         let latest_first = self.spec.latest_first;
         for (row, slot) in indices.values().iter().zip(slots) {
             if slot >= PROVISIONAL {
@@ -439,28 +399,6 @@ impl Rankings {
             entry.slot = slot;
         }
         Ok(())
-    }
-
-    fn fingerprints(&self, rows: &RecordBatch) -> Result<Option<Vec<u64>>> {
-        use std::hash::{DefaultHasher, Hasher};
-        let Some(converter) = &self.whole_rows else { return Ok(None) };
-        let columns = self.canonical_columns(rows);
-        let encoded = converter.convert_columns(&columns)?;
-        let fingerprint = |row: arrow::row::Row<'_>| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(row.data());
-            hasher.finish()
-        };
-        Ok(Some(encoded.iter().map(fingerprint).collect()))
-    }
-
-    /// A partition key comes back from state with one NaN and one zero.
-    fn canonical_columns(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
-        let column = |(column, values): (usize, &ArrayRef)| match self.spec.partition.contains(&column) {
-            true => super::order::canonical(values),
-            false => values.clone(),
-        };
-        rows.columns().iter().enumerate().map(column).collect()
     }
 
     /// The partition of a row of the last batch.
@@ -521,60 +459,38 @@ impl Rankings {
 
     /// Removes rows that have been said for the last time.
     pub(crate) fn free(&mut self, slots: &[u32]) -> Result<()> {
-        self.table.remove(slots)
+        self.rows.remove(slots)
     }
 
     /// Input columns of some rows.
     pub(crate) fn gather(&self, slots: &[u32], columns: &[usize]) -> Result<Vec<ArrayRef>> {
-        let in_key = |column: &usize| self.spec.partition.contains(column);
-        let keys = if columns.iter().any(in_key) { self.table.keys(slots)? } else { Vec::new() };
-        let column = |column: &usize| match self.spec.partition.iter().position(|key| key == column) {
-            Some(place) => Ok(keys[place].clone()),
-            None => {
-                let place = self.values.iter().position(|value| value == column);
-                self.table.columns()[place.expect("a column is in the key or not")].gather(slots)
-            }
-        };
-        columns.iter().map(column).collect()
+        self.rows.gather(slots, columns)
     }
 
     /// Builds the order of loaded rows. Answers the partitions there are.
     pub(crate) fn restored(&mut self) -> Result<Vec<u32>> {
-        const ROWS: usize = 8192;
         let mut from = 0;
-        loop {
-            let slots = self.table.keyed_rows_mut().live_slots(from, ROWS);
-            let Some(last) = slots.last() else { break };
-            from = last + 1;
-            self.index_rows(&slots)?;
+        while let Some((slots, arrivals, rows)) = self.rows.loaded(from)? {
+            from = slots.last().map_or(from, |last| last + 1);
+            self.index_rows(&slots, arrivals.values(), &rows)?;
         }
         Ok((0..self.partitions.len() as u32).filter(|number| self.index.is_live(*number)).collect())
     }
 
-    fn index_rows(&mut self, slots: &[u32]) -> Result<()> {
-        let all: Vec<usize> = (0..self.spec.input_schema.fields().len()).collect();
-        let columns = self.gather(slots, &all)?;
-        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(slots.len()));
-        let schema = nullable(&self.spec.input_schema);
-        let rows = RecordBatch::try_new_with_options(schema, columns, &options)
-            .map_err(|error| Error::corrupt(format!("the state of a ranking: {error}")))?;
-        let keys = self.partition_columns(&rows);
+    fn index_rows(&mut self, slots: &[u32], arrivals: &[i64], rows: &RecordBatch) -> Result<()> {
+        let keys = self.rows.partition_columns(rows);
         self.index.upsert(&keys, &stable_hashes(&keys, slots.len())?, &mut self.numbers)?;
-        let order = self.order.encode(&rows)?;
-        let fingerprints = self.fingerprints(&rows)?;
-        let identity = self.table.keys(slots)?;
-        let arrivals = identity[self.spec.partition.len()].as_primitive::<Int64Type>().clone();
+        let order = self.order.encode(rows)?;
+        let fingerprints = self.whole_rows.as_ref().map(|whole| whole.of(rows)).transpose()?;
         for (row, slot) in slots.iter().enumerate() {
             let number = self.numbers[row] as usize;
             if number >= self.partitions.len() {
                 self.partitions.resize_with(number + 1, Partition::default);
             }
             let fingerprint = fingerprints.as_ref().map_or(0, |all| all[row]);
-            let place = (order.key(row).into(), self.turn(arrivals.value(row)));
-            self.next_row = self.next_row.max(arrivals.value(row) + 1);
+            let place = (order.key(row).into(), self.turn(arrivals[row]));
             if let Some(ttl) = &mut self.ttl {
-                let step = self.table.columns()[self.values.len()].i64s()[*slot as usize];
-                ttl.touch_at_least(number as u32, step);
+                ttl.touch_at_least(number as u32, self.rows.step(*slot));
             }
             self.partitions[number].rows.insert(place, Entry { slot: *slot, fingerprint });
         }
@@ -623,9 +539,4 @@ fn last_key(function: RankFunction, rows: &BTreeMap<Place, Entry>, wanted: u64) 
     let (rank, key) = last?;
     let full = if function == RankFunction::DenseRank { rank == wanted } else { within >= wanted };
     full.then(|| key.clone())
-}
-
-fn nullable(schema: &SchemaRef) -> SchemaRef {
-    let field = |field: &FieldRef| Arc::new(field.as_ref().clone().with_nullable(true));
-    Arc::new(arrow::datatypes::Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>()))
 }

@@ -19,7 +19,8 @@ use millpond_operators::window::{
     WINDOW_TIME_MAX, WindowKind, WindowSpec, bounds, window_fields, window_times,
 };
 
-use crate::plan_error::{carried, unsupported};
+use super::sessions::batch_sessions;
+use crate::plan_error::carried;
 use crate::window_relation::{WindowShape, WindowTvf};
 
 /// The rows of a window function; where a watermark is given, only those of final windows.
@@ -32,17 +33,10 @@ pub(super) fn batch_window(
     let width = window.input.schema().fields().len();
     let added: Vec<&FieldRef> = schema.fields().iter().skip(width).collect();
     let time_type = added[2].data_type();
-    let windows = ScalarUDF::from(WindowsOf::new(window.shape, zone, time_type).map_err(carried)?);
-    let windows = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(windows), vec![window.time.clone()]));
-    let own: Vec<Expr> = window.input.schema().columns().into_iter().map(Expr::Column).collect();
-    let one = Column::from_name("$window");
-    let part = |(own, field): (FieldRef, &&FieldRef)| {
-        get_field().call(vec![Expr::Column(one.clone()), lit(own.name().as_str())]).alias(field.name())
+    let rows = match window.shape {
+        WindowShape::Session { gap } => LogicalPlanBuilder::from(batch_sessions(window, gap, zone)?),
+        _ => LogicalPlanBuilder::from(unnested(window, zone, &added)?),
     };
-    let rows = LogicalPlanBuilder::from(window.input.clone())
-        .project(own.iter().cloned().chain([windows.alias("$window")]))?
-        .unnest_column_with_options(one.clone(), UnnestOptions::new().with_preserve_nulls(false))?
-        .project(own.into_iter().chain(window_fields(time_type).into_iter().zip(&added).map(part)))?;
     match final_at.filter(|watermark| *watermark < Timestamp::MAX) {
         None => rows,
         Some(watermark) => {
@@ -51,6 +45,27 @@ pub(super) fn batch_window(
         }
     }
     .build()
+}
+
+/// Each row with each of its windows.
+fn unnested(
+    window: &WindowTvf,
+    zone: Option<Tz>,
+    added: &[&FieldRef],
+) -> Result<LogicalPlan, DataFusionError> {
+    let time_type = added[2].data_type();
+    let windows = ScalarUDF::from(WindowsOf::new(window.shape, zone, time_type).map_err(carried)?);
+    let windows = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(windows), vec![window.time.clone()]));
+    let own: Vec<Expr> = window.input.schema().columns().into_iter().map(Expr::Column).collect();
+    let one = Column::from_name("$window");
+    let part = |(own, field): (FieldRef, &&FieldRef)| {
+        get_field().call(vec![Expr::Column(one.clone()), lit(own.name().as_str())]).alias(field.name())
+    };
+    LogicalPlanBuilder::from(window.input.clone())
+        .project(own.iter().cloned().chain([windows.alias("$window")]))?
+        .unnest_column_with_options(one.clone(), UnnestOptions::new().with_preserve_nulls(false))?
+        .project(own.into_iter().chain(window_fields(time_type).into_iter().zip(added).map(part)))?
+        .build()
 }
 
 /// A time as a value of a window's time column.
@@ -98,7 +113,7 @@ impl WindowsOf {
             WindowShape::Hop { slide, size, offset } => (WindowKind::Hop { size, slide }, offset),
             WindowShape::Cumulate { step, size, offset } => (WindowKind::Cumulate { size, step }, offset),
             WindowShape::Session { .. } => {
-                return Err(unsupported(format!("a batch answer over {}", self.shape)));
+                return Err(Error::internal("the windows of a session depend on other rows"));
             }
         };
         Ok(WindowSpec { kind, offset, time_zone: self.zone })

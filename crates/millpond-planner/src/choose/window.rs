@@ -22,26 +22,27 @@ use millpond_operators::window_tvf::WindowTvfFactory;
 use super::aggregate::{Call, call_texts};
 use super::calc::plain;
 use super::{Chooser, NodeFacts, Operator, column_index, lost};
-use crate::plan_error::{from_datafusion, unsupported};
+use crate::plan_error::from_datafusion;
 use crate::properties::{Role, Windows};
 use crate::stream_plan::{NodeId, StateBound};
 use crate::window_relation::{WindowShape, WindowTvf};
 
 /// An aggregation by a window, before it becomes an operator.
-struct Windowed<'a> {
-    aggregate: &'a Aggregate,
+pub(super) struct Windowed {
+    /// Its output.
+    pub(super) schema: SchemaRef,
     /// How rows find their windows; `None`: by sessions.
-    spec: Option<WindowSpec>,
-    windows: Windows,
-    input: NodeId,
-    time: usize,
+    pub(super) spec: Option<WindowSpec>,
+    pub(super) windows: Windows,
+    pub(super) input: NodeId,
+    pub(super) time: usize,
     /// The keys beside the window.
-    keys: Vec<usize>,
-    calls: Vec<AggregateCall>,
+    pub(super) keys: Vec<usize>,
+    pub(super) calls: Vec<AggregateCall>,
     /// What each group expression is.
-    groups: Vec<WindowColumn>,
+    pub(super) groups: Vec<WindowColumn>,
     /// What it means to event time.
-    roles: Vec<Role>,
+    pub(super) roles: Vec<Role>,
 }
 
 impl Chooser<'_> {
@@ -50,7 +51,7 @@ impl Chooser<'_> {
         let input = self.window_input(window)?;
         let time = self.time_attribute(window, input)?;
         let (spec, windows) = self.windows(window, input, time)?;
-        let Some(spec) = spec else { return Err(session_alone(window)) };
+        let Some(spec) = spec else { return self.session_rows(window, input, time, windows) };
         let before = self.node(input);
         let width = before.schema.fields().len();
         let mut fields: Vec<_> = before.schema.fields().iter().cloned().collect();
@@ -140,7 +141,7 @@ impl Chooser<'_> {
         }
         let (spec, windows) = self.windows(window, input, time)?;
         if spec.is_none() && !beneath.is_by_partition() {
-            return Err(session_alone(window));
+            return Ok(None);
         }
         let schema = window.input.schema();
         let time = Expr::Column(schema.columns().swap_remove(time));
@@ -148,7 +149,7 @@ impl Chooser<'_> {
         let prepared =
             self.prepared(input, schema, &[time], &beneath.keys, &beneath.calls, filter.as_ref())?;
         let windowed = Windowed {
-            aggregate,
+            schema: Arc::clone(aggregate.schema.inner()),
             spec,
             windows,
             input: prepared.input,
@@ -216,7 +217,7 @@ impl Chooser<'_> {
             shape => (shape.offset() + shape.size()).rem_euclid(distance),
         };
         let windowed = Windowed {
-            aggregate,
+            schema: Arc::clone(aggregate.schema.inner()),
             spec: Some(WindowSpec {
                 kind: WindowKind::Tumble { size: distance },
                 offset,
@@ -260,8 +261,8 @@ impl Chooser<'_> {
         self.session.coerced(time, schema)
     }
 
-    fn add_window_aggregate(&mut self, windowed: Windowed<'_>) -> Result<NodeId> {
-        let Windowed { aggregate, spec, windows, input, time, keys, calls, groups, mut roles } = windowed;
+    pub(super) fn add_window_aggregate(&mut self, windowed: Windowed) -> Result<NodeId> {
+        let Windowed { schema, spec, windows, input, time, keys, calls, groups, mut roles } = windowed;
         let exchange = self.exchange(input, keys.clone());
         let single = keys.is_empty();
         let window = spec.map_or(windows.shape.to_string(), |spec| spec.to_string());
@@ -270,7 +271,6 @@ impl Chooser<'_> {
         let aggregates = (0..calls.len()).map(WindowColumn::Aggregate);
         let output: Vec<WindowColumn> = groups.iter().copied().chain(aggregates).collect();
         let given = Arc::clone(&self.node(exchange).schema);
-        let schema = Arc::clone(aggregate.schema.inner());
         let operator = Operator {
             semantics: format!("{window} time={time} {keys:?} {output:?} {}", call_texts(&calls)),
             identity: None,
@@ -330,27 +330,12 @@ struct WindowAggregateParts {
     schema: SchemaRef,
 }
 
-/// Sessions whose rows are not grouped by what they are the sessions of.
-fn session_alone(window: &WindowTvf) -> Error {
-    let keys: Vec<String> = window.partition.iter().map(ToString::to_string).collect();
-    let group = match keys.as_slice() {
-        [] => "window_start and window_end only".to_owned(),
-        keys => format!("{}, window_start and window_end", keys.join(", ")),
-    };
-    unsupported("SESSION without an aggregate by its sessions")
-        .with_detail("a session is known when it is over; its rows are not kept until then")
-        .with_hint(format!(
-            "GROUP BY {group}: what stands in PARTITION BY and the window; filter in the subquery inside SESSION"
-        ))
-        .with_location(window.at.0)
-}
-
 fn interval(nanos: i64) -> ScalarValue {
     ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano::new(0, 0, nanos)))
 }
 
 /// What a window column means.
-fn window_role(column: WindowColumn, windows: Windows) -> Role {
+pub(super) fn window_role(column: WindowColumn, windows: Windows) -> Role {
     match column {
         WindowColumn::WindowStart => Role::WindowStart(windows),
         WindowColumn::WindowEnd => Role::WindowEnd(windows),
