@@ -19,10 +19,12 @@
 //! follow from the rows, and are made anew after a restore.
 //!
 //! Bound: by watermark, if a condition bounds the times of the inputs; else by a time to live, after
-//! which an inner join forgets a row without a word; else all rows are kept.
+//! which an inner join forgets a row, and another one all rows of a key that nothing has touched for
+//! so long, without a word; else all rows are kept.
 //! Invariants: output leaves in batches of at most `BATCH_ROWS_MAX`, however skewed a key is
 //! (invariant 12); a row with a NULL key is neither paired nor kept, unless NULL equals NULL.
 
+mod key_times;
 mod kind;
 mod lone;
 mod output;
@@ -39,6 +41,7 @@ use datafusion::physical_plan::PhysicalExpr;
 use millpond_core::{ChangelogBatch, ChangelogMode, EpochTime, Error, Result, Timestamp, Watermark};
 use millpond_state::StateTable;
 
+use self::key_times::KeyTimes;
 pub use self::kind::JoinKind;
 use self::pending::Pending;
 pub use self::retention::{JoinRetention, SideRetention};
@@ -80,9 +83,9 @@ pub struct JoinFactory {
     pub kind: JoinKind,
     /// Whether a left row with two partners is an error: the right side is a scalar subquery.
     pub at_most_one: bool,
-    /// How long a row is kept, in microseconds; `None`: for ever. For inner joins without a
-    /// retention.
-    pub ttl: Option<i64>,
+    /// How long a row of the left side, of the right side, is kept, in microseconds; `None`: for ever.
+    /// For joins without a retention; the same on both sides of one that is not an inner join.
+    pub ttl: [Option<i64>; 2],
 }
 
 impl OperatorFactory for JoinFactory {
@@ -122,9 +125,11 @@ impl JoinFactory {
                 )));
             }
         }
-        if self.ttl.is_some() && (self.kind != JoinKind::Inner || self.retention != JoinRetention::default())
-        {
-            return Err(Error::internal("a join that counts partners, or goes by time, forgets its rows"));
+        if self.ttl != [None; 2] && self.retention != JoinRetention::default() {
+            return Err(Error::internal("a join that goes by time forgets its rows"));
+        }
+        if self.kind != JoinKind::Inner && self.ttl[0] != self.ttl[1] {
+            return Err(Error::internal("a join that counts partners forgets rows of one side"));
         }
         if self.filter.as_ref().is_some_and(reads_epoch) {
             return Err(Error::invalid("a join condition cannot read the processing time or the watermark"));
@@ -152,6 +157,8 @@ pub struct Join {
     ready: VecDeque<ChangelogBatch>,
     closing: Option<Closing>,
     at_most_one: bool,
+    /// Where keys are forgotten as a whole.
+    key_times: Option<KeyTimes>,
 }
 
 /// The end of an epoch, while lone rows are being emitted.
@@ -176,27 +183,14 @@ impl Join {
     pub fn new(factory: &JoinFactory, context: BuildContext) -> Result<Self> {
         factory.check()?;
         let retention = factory.retention;
-        let (left_lone, right_lone) = factory.kind.lone(retention);
+        let key_ttl = factory.ttl[0].filter(|_| factory.kind != JoinKind::Inner);
+        let key_type = |key: &usize| factory.left_schema.field(*key).data_type().clone();
+        let key_types: Vec<_> = factory.left_keys.iter().map(key_type).collect();
         Ok(Self {
+            key_times: key_ttl.map(|ttl| KeyTimes::new(&key_types, ttl)).transpose()?,
             kind: factory.kind,
-            left: Side::new(
-                factory,
-                context,
-                "left",
-                &factory.left_schema,
-                &factory.left_keys,
-                factory.left_mode,
-                (retention.left, left_lone),
-            )?,
-            right: Side::new(
-                factory,
-                context,
-                "right",
-                &factory.right_schema,
-                &factory.right_keys,
-                factory.right_mode,
-                (retention.right, right_lone),
-            )?,
+            left: Side::new(factory, context, 0)?,
+            right: Side::new(factory, context, 1)?,
             null_equals_null: factory.null_equals_null,
             filter: factory.filter.clone().map(|filter| ResidualFilter::new(factory, filter)).transpose()?,
             left_columns: factory.left_schema.fields().len(),
@@ -217,6 +211,9 @@ impl Join {
 
     /// Forgets the rows whose time to live is over.
     fn forget(&mut self, now: EpochTime) -> Result<()> {
+        if self.key_times.is_some() {
+            return self.forget_keys(now);
+        }
         self.left.forget(now)?;
         self.right.forget(now)
     }
@@ -269,7 +266,9 @@ impl Operator for Join {
         watermark: Option<Watermark>,
         time: EpochTime,
     ) -> Result<EpochOutcome> {
-        self.forget(time)?;
+        if self.key_times.is_none() {
+            self.forget(time)?;
+        }
         self.check_scalar()?;
         self.await_finality()?;
         self.closing = Some(Closing { watermark, side: 0, row: 0 });
@@ -278,7 +277,10 @@ impl Operator for Join {
             behind => Timestamp(behind.0.saturating_sub(self.hold_back)),
         };
         let watermark = watermark.map(held_back);
-        let wake_at = [&self.left, &self.right].into_iter().filter_map(Side::forgets_at).min();
+        let wake_at = match &self.key_times {
+            Some(times) => times.wake_after(time),
+            None => [&self.left, &self.right].into_iter().filter_map(Side::forgets_at).min(),
+        };
         Ok(EpochOutcome { watermark, wake_at, progress: self.advance(ctx)? })
     }
 
@@ -287,7 +289,7 @@ impl Operator for Join {
     }
 
     fn residency(&mut self) -> Residency<'_> {
-        Residency::Resident(0)
+        Residency::Resident(self.key_times.as_ref().map_or(0, KeyTimes::bytes))
     }
 
     fn tables(&mut self) -> Vec<&mut dyn StateTable> {
@@ -295,6 +297,7 @@ impl Operator for Join {
     }
 
     fn restored(&mut self, watermark: Option<Watermark>) -> Result<()> {
+        self.restore_key_times()?;
         self.count_partners()?;
         self.show_as_before(watermark)
     }

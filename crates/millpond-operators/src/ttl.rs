@@ -1,13 +1,14 @@
 //! Time to live: which keys of a state table have not been touched for a while.
 //!
 //! Processing time is cut into steps of a sixteenth of the time to live. A key remembers the step
-//! in which it was last touched; that number is a column of its state, so that it survives a
-//! restart, and is written again only when the step changes. A key is dropped once its whole step
+//! in which it was last touched, by its first microsecond; that is a column of its state, so that
+//! it survives a restart, also one with another time to live, and is written again only when the
+//! step changes. A key is dropped once its whole step
 //! is older than the time to live, between one and 1 1/16 times that after it was last touched:
 //! before the next row is looked at, and at the end of an epoch, which is asked for if none comes.
 //!
 //! ```text
-//! step 7: keys a b c     step 8: keys d a     step 9: key b       a was touched in 8: its place in 7 is void
+//! step at 70: keys a b c     at 80: keys d a     at 90: key b       a was touched at 80: its place at 70 is void
 //! ```
 
 use std::collections::BTreeMap;
@@ -50,9 +51,9 @@ impl TimeToLive {
         Self { step: step_of(ttl), ttl, steps: BTreeMap::new(), last: Vec::new() }
     }
 
-    /// The step in which a time lies.
+    /// The step in which a time lies: its first microsecond.
     pub fn step(&self, time: EpochTime) -> i64 {
-        time.0.div_euclid(self.step)
+        time.0.div_euclid(self.step).saturating_mul(self.step)
     }
 
     /// A key is touched in a step; whether that is another one than before.
@@ -85,7 +86,7 @@ impl TimeToLive {
 
     /// When the keys of a step have not been touched for the time to live.
     fn end(&self, step: i64) -> EpochTime {
-        Timestamp(step.saturating_add(1).saturating_mul(self.step).saturating_add(self.ttl))
+        Timestamp(step.saturating_add(self.step).saturating_add(self.ttl))
     }
 
     /// The next time after `now` at which keys may be over: an epoch is wanted then.
@@ -143,5 +144,14 @@ mod tests {
         ttl.touch(3, 9);
         assert!(ttl.expired(Timestamp(18)).is_empty());
         assert_eq!(ttl.expired(Timestamp(26)), [3]);
+    }
+
+    #[test]
+    fn a_step_of_another_time_to_live_is_as_old_as_it_was() {
+        let step = TimeToLive::new(160).step(Timestamp(57));
+        let mut ttl = TimeToLive::new(320);
+        ttl.touch(0, step);
+        assert!(ttl.expired(Timestamp(389)).is_empty());
+        assert_eq!(ttl.expired(Timestamp(390)), [0], "50, a step of 20, and the time to live");
     }
 }

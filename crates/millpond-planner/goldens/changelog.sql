@@ -26,3 +26,9 @@ CREATE VIEW counts AS SELECT page, COUNT(*) AS n FROM clicks GROUP BY page;
 SELECT a.page, b.page AS other FROM counts a JOIN counts b ON a.n = b.n;
 WITH w AS (SELECT user_id, SUM(raw) AS s FROM clicks GROUP BY user_id) SELECT user_id, s FROM w WHERE s > (SELECT AVG(s) FROM w);
 SELECT a.price FROM bid a JOIN bid b ON a.auction = b.bidder;
+-- A time to live by hint: of each side, of a key, of a group.
+EXPLAIN STATE SELECT /*+ STATE_TTL('c' = '1 d', 'b' = '2 h') */ c.page, b.price FROM clicks c JOIN bid b ON c.user_id = b.auction;
+EXPLAIN STATE SELECT /*+ STATE_TTL('c' = '1 d') */ c.page, b.price FROM clicks c JOIN bid b ON c.user_id = b.auction;
+EXPLAIN STATE SELECT /*+ STATE_TTL('c' = '1 d', 'b' = '2 h') */ c.page, b.price FROM clicks c LEFT JOIN bid b ON c.user_id = b.auction;
+EXPLAIN STATE SELECT /*+ STATE_TTL('c' = '1 d', 'b' = '2 h') */ c.page, b.price FROM clicks c LEFT JOIN bid b ON c.user_id < b.auction;
+EXPLAIN STATE SELECT /*+ STATE_TTL('clicks' = '1 d') */ page, COUNT(*) FROM clicks WHERE raw > 0 GROUP BY page;

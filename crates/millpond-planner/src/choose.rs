@@ -15,6 +15,7 @@ mod rows;
 mod session;
 mod sink;
 mod source;
+mod state_ttl;
 mod temporal;
 mod unnest;
 mod update_before;
@@ -59,6 +60,8 @@ pub(crate) struct Chooser<'a> {
     replaced: update_before::ReplacedBySinks,
     /// Per table, the columns that any of the queries reads: each table is read once.
     reads: HashMap<String, BTreeSet<usize>>,
+    /// The tables that hints name, and those of them whose state is kept as they say.
+    hints: state_ttl::Hints,
 }
 
 /// What is known of a node beside its properties.
@@ -138,6 +141,7 @@ impl<'a> Chooser<'a> {
             spread: HashMap::new(),
             replaced: HashMap::new(),
             reads,
+            hints: state_ttl::Hints::default(),
         })
     }
 
@@ -148,8 +152,9 @@ impl<'a> Chooser<'a> {
 
     /// The finished plan.
     ///
-    /// Errors: *Invalid* where rows are spread by a value that is no key.
+    /// Errors: *Invalid* where rows are spread by a value that is no key, or a hint has no effect.
     pub(crate) fn finish(mut self) -> Result<StreamPlan> {
+        self.hints.check()?;
         for node in &self.plan.nodes {
             if let NodeKind::Exchange(keys) = &node.kind {
                 keys.iter().try_for_each(|key| check_key(node.schema.field(*key)))?;
@@ -163,7 +168,7 @@ impl<'a> Chooser<'a> {
     pub(crate) fn choose(&mut self, plan: &LogicalPlan) -> Result<NodeId> {
         match plan {
             LogicalPlan::TableScan(scan) => self.source(scan),
-            LogicalPlan::SubqueryAlias(alias) => self.choose(&alias.input),
+            LogicalPlan::SubqueryAlias(alias) => self.alias(alias),
             LogicalPlan::Projection(projection) => self.projection(projection),
             LogicalPlan::Filter(filter) => self.filter(filter),
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
@@ -189,11 +194,12 @@ impl<'a> Chooser<'a> {
     /// Adds a node unless one that computes the same is there already.
     fn add(&mut self, node: NewNode) -> NodeId {
         let key = format!(
-            "{} {:?} {:?} {:?}",
+            "{} {:?} {:?} {:?} {:?}",
             node.semantics,
             node.kind.label(),
             node.inputs,
-            node.schema.fields()
+            node.schema.fields(),
+            node.state
         );
         // Two equal INSERTs into one table write their rows twice.
         let shared = !matches!(node.kind, NodeKind::Sink(_));

@@ -11,6 +11,7 @@ use sqlparser::ast::{
 use sqlparser::tokenizer::Span;
 
 use crate::plan_error::location_of;
+use crate::state_ttl::STATE_TTL;
 
 /// Refuses clauses that no part of the planner knows.
 pub(crate) fn refuse_unknown_clauses(query: &Query) -> Result<()> {
@@ -63,7 +64,8 @@ impl Visitor for Refusal {
         let place = select.select_token.0.span;
         let hints = select.optimizer_hints.iter().flat_map(|hint| hint_names(&hint.text));
         for name in hints {
-            if !PLAN_HINTS.contains(&name.to_uppercase().as_str()) {
+            let known = name.to_uppercase();
+            if !PLAN_HINTS.contains(&known.as_str()) && !KNOWN_HINTS.contains(&known.as_str()) {
                 return unknown_hint(&name, place);
             }
         }
@@ -120,6 +122,9 @@ impl Visitor for Refusal {
 const PLAN_HINTS: &[&str] =
     &["BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", "LOOKUP", "MULTI_JOIN"];
 
+/// Hints that the planner follows.
+const KNOWN_HINTS: &[&str] = &[STATE_TTL];
+
 /// The names of the hints in one comment: `A('x' = '1'), B(t)`.
 fn hint_names(text: &str) -> Vec<String> {
     let (mut names, mut name, mut depth, mut quoted) = (Vec::new(), String::new(), 0_usize, false);
@@ -146,9 +151,6 @@ fn hint_names(text: &str) -> Vec<String> {
 fn unknown_hint(name: &str, place: Span) -> ControlFlow<Error> {
     let what = format!("the hint {}", name.to_uppercase());
     match name.to_uppercase().as_str() {
-        "STATE_TTL" => {
-            refused(&what, place, "SET 'state.ttl' = '1 d' holds for all operators of a statement")
-        }
         "OPTIONS" => {
             refused(&what, place, "give the options in CREATE TABLE … WITH (…), or CREATE TABLE … LIKE")
         }

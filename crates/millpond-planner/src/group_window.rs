@@ -19,11 +19,10 @@ use sqlparser::ast::{
     Select, SelectItem, SetExpr, Spanned, TableFactor, TableWithJoins, Value, VisitMut, VisitorMut,
     visit_expressions_mut,
 };
-use sqlparser::dialect::GenericDialect;
-use sqlparser::parser::Parser;
 
 use crate::dialect::{TABLE_ARGUMENT, call};
 use crate::plan_error::{location_of, unsupported};
+use crate::rows_of::rows_of;
 use crate::window_relation::{GROUP_WINDOW, GROUP_WINDOW_COLUMNS};
 
 /// The query with window table functions in place of its group windows.
@@ -179,7 +178,8 @@ impl GroupWindow {
     /// The window table function over FROM and WHERE.
     fn source(&self, select: &Select) -> Result<TableFactor> {
         let span = self.function.span();
-        let mut data = vec![Expr::Subquery(Box::new(rows_of(select)?))];
+        let mut data =
+            vec![Expr::Subquery(Box::new(rows_of(select.from.clone(), select.selection.clone())?))];
         if self.name == "SESSION" {
             data.extend(self.partition(select)?);
         }
@@ -268,23 +268,11 @@ fn selected(select: &Select, key: &Expr) -> Option<Expr> {
     }
 }
 
-/// `SELECT * FROM … WHERE …` of a SELECT. The parser builds it, because the struct has some thirty
-/// fields that differ from version to version.
-fn rows_of(select: &Select) -> Result<Query> {
-    let failed = |error| Error::internal(format!("a SELECT is not parsed as one: {error}"));
-    let dialect = GenericDialect;
-    let parser = Parser::new(&dialect).try_with_sql("SELECT * FROM t").map_err(failed)?;
-    let mut query = *{ parser }.parse_query().map_err(failed)?;
-    let SetExpr::Select(rows) = query.body.as_mut() else {
-        return Err(Error::internal("a SELECT is not parsed as one"));
-    };
-    rows.from = select.from.clone();
-    rows.selection = select.selection.clone();
-    Ok(query)
-}
-
 #[cfg(test)]
 mod tests {
+    use sqlparser::dialect::GenericDialect;
+    use sqlparser::parser::Parser;
+
     use super::*;
 
     fn rewritten(sql: &str) -> String {

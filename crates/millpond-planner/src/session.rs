@@ -39,6 +39,7 @@ use crate::group_window::with_window_functions;
 use crate::plan_error::{carried, from_datafusion, location_of, nearest, unknown_function};
 use crate::rewrite::{int_literals, special_casts, with_int_literals};
 use crate::sql_type::SqlTypes;
+use crate::state_ttl::with_state_ttl;
 use crate::sugar::{written_out, written_out_expr};
 use crate::unnest_relation::with_unnests;
 use crate::{aggregate_function, operator_planner, scalar_function, window_relation};
@@ -196,7 +197,7 @@ impl<'a> Binder<'a> {
     /// The logical plan of a query, as written.
     pub(crate) fn query(&self, query: &ast::Query) -> Result<LogicalPlan> {
         refuse_unknown_clauses(query)?;
-        let windowed = with_window_functions(with_limits(query.clone())?)?;
+        let windowed = with_window_functions(with_state_ttl(with_limits(query.clone())?)?)?;
         let written = written_out(windowed, self.session.time_zone.is_some())?;
         let statement = ast::Statement::Query(Box::new(written));
         let plan = SqlToRel::new(self)

@@ -22,8 +22,9 @@ use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, Span
 
 use crate::dialect::TABLE_ARGUMENT;
 use crate::plan_error::{carried, from_datafusion, location_of, unsupported};
+use crate::rows_of::only_relation;
 use crate::sql_type::sql_type;
-use crate::unnest_relation;
+use crate::{state_ttl, unnest_relation};
 
 /// The window table functions, in lower case.
 pub(crate) const FUNCTIONS: [&str; 4] = ["cumulate", "hop", "session", "tumble"];
@@ -256,6 +257,11 @@ impl RelationPlanner for WindowRelations {
         let at = location_of(relation.span());
         let refused = |what: &str| Err(carried(unsupported(what).with_location(at)));
         match relation {
+            TableFactor::TableFunction { expr: ast::Expr::Function(function), alias }
+                if function.name.to_string() == state_ttl::FUNCTION =>
+            {
+                state_ttl::planned(&function, alias, at, context)
+            }
             TableFactor::TableFunction { expr: ast::Expr::Function(function), alias } => {
                 let name = function.name.to_string().to_lowercase();
                 let is_group_window = name.starts_with(GROUP_WINDOW);
@@ -419,13 +425,7 @@ fn table_argument(call: &ast::Function) -> Option<TableFactor> {
     else {
         return None;
     };
-    match query.body.as_ref() {
-        ast::SetExpr::Select(select) => match select.from.as_slice() {
-            [from] if select.selection.is_none() && from.joins.is_empty() => Some(from.relation.clone()),
-            _ => Some(derived(query)),
-        },
-        _ => None,
-    }
+    Some(only_relation(&query).unwrap_or_else(|| derived(query)))
 }
 
 /// What follows the relation in `__table_arg((SELECT * FROM t), k, …)`.

@@ -465,6 +465,30 @@ impl MultimapTable {
         Ok(expired + before - self.live)
     }
 
+    /// Drops all rows of these keys.
+    pub fn forget_keys(&mut self, keys: &[ArrayRef]) -> Result<()> {
+        let count = keys.first().map_or(1, |key| key.len());
+        let keys = self.encoder.encode(keys, count, None)?;
+        let mut chunks = Vec::new();
+        for row in 0..keys.len() {
+            let mut at = self.first(&keys, row);
+            while at != RowId::NONE {
+                let next = self.next(at);
+                self.unlink(keys.hashes[row], RowId::NONE, at);
+                self.bury(at);
+                chunks.push(at.chunk);
+                at = next;
+            }
+        }
+        chunks.sort_unstable();
+        chunks.dedup();
+        for chunk in chunks {
+            self.drop_chunk_if_dead(chunk);
+            self.vacate_if_sparse(chunk)?;
+        }
+        Ok(())
+    }
+
     /// Takes all rows out of a chunk and drops it; answers the rows that were live.
     fn clear_chunk(&mut self, chunk: u32) -> Result<RecordBatch> {
         self.take_rows(chunk, |_| true)

@@ -62,7 +62,8 @@ impl Join {
             self.left.expire(watermark, &self.right)?;
             self.right.expire(watermark, &self.left)?;
         }
-        Ok(())
+        // Rows of a key are forgotten only once all is said of them.
+        self.forget_keys(ctx.time)
     }
 
     /// Counts all partners; for a join whose state has just been loaded.

@@ -61,6 +61,11 @@ impl Join {
         let pending = Pending::new(own, input, batch, with_key.filter(|_| shows_all), ctx.time)?;
         ctx.metrics.rejected.add(pending.strays);
         ctx.metrics.accepted.add(rows - pending.strays);
+        if let Some(times) = &mut self.key_times {
+            let keyed = pending.keyed_rows()?;
+            let own = if input == 0 { &self.left } else { &self.right };
+            times.touch(&own.key_columns(&keyed.rows), &own.hashes(&keyed)?, ctx.time)?;
+        }
         Ok((!pending.batch.is_empty()).then_some(pending))
     }
 
@@ -221,30 +226,54 @@ impl Pending {
         now: EpochTime,
     ) -> Result<Self> {
         let cursor = ProbeCursor::default();
-        let Some(mask) = with_key else {
-            let mut batch = batch;
-            let mut keys = own.table.keys(&batch.rows, batch.hashes.clone())?;
-            let kept = own.keep(&batch, &keys, now)?;
-            let strays = kept.strays.len() as u64;
-            if strays > 0 {
-                let mut is_known = vec![true; batch.num_rows()];
-                kept.strays.iter().for_each(|row| is_known[*row as usize] = false);
-                batch = batch.filter(&BooleanArray::from(is_known))?;
-                keys = own.table.keys(&batch.rows, batch.hashes.clone())?;
-            }
-            let (places, alone) = (kept.places, kept.shown.into());
-            return Ok(Self { input, batch, with_key: None, keys, cursor, places, alone, strays });
+        let mut with_key: Option<Vec<u32>> =
+            with_key.map(|mask| mask.values().set_indices().map(|row| row as u32).collect());
+        let keyed = match &with_key {
+            None => batch.clone(),
+            Some(rows) => batch.take(&UInt32Array::from(rows.clone()))?,
         };
-        let rows: Vec<u32> = mask.values().set_indices().map(|row| row as u32).collect();
-        let keyed = batch.take(&UInt32Array::from(rows.clone()))?;
-        let keys = own.table.keys(&keyed.rows, keyed.hashes.clone())?;
+        let mut keys = own.table.keys(&keyed.rows, keyed.hashes.clone())?;
         let kept = own.keep(&keyed, &keys, now)?;
-        let mut places = vec![RowId::NONE; batch.num_rows()];
-        rows.iter().zip(&kept.places).for_each(|(row, place)| places[*row as usize] = *place);
-        let without = (0..batch.num_rows()).filter(|row| !mask.value(*row)).map(|row| row as u32);
-        let mut alone: Vec<u32> = without.chain(kept.shown.iter().map(|row| rows[*row as usize])).collect();
-        alone.sort_unstable();
-        Ok(Self { input, batch, with_key: Some(rows), keys, cursor, places, alone: alone.into(), strays: 0 })
+        let in_batch = |row: u32| with_key.as_ref().map_or(row, |rows| rows[row as usize]);
+        let mut alone: Vec<u32> = kept.shown.iter().map(|row| in_batch(*row)).collect();
+        let mut places = kept.places;
+        if let Some(rows) = &with_key {
+            let of_keyed = std::mem::replace(&mut places, vec![RowId::NONE; batch.num_rows()]);
+            rows.iter().zip(of_keyed).for_each(|(row, place)| places[*row as usize] = place);
+            let mut has_key = vec![false; batch.num_rows()];
+            rows.iter().for_each(|row| has_key[*row as usize] = true);
+            alone.extend((0..batch.num_rows() as u32).filter(|row| !has_key[*row as usize]));
+            alone.sort_unstable();
+        }
+        let strays: Vec<u32> = kept.strays.iter().map(|row| in_batch(*row)).collect();
+        let mut batch = batch;
+        if !strays.is_empty() {
+            let mut is_known = vec![true; batch.num_rows()];
+            strays.iter().for_each(|row| is_known[*row as usize] = false);
+            let moved = |row: &u32| row - strays.partition_point(|stray| stray < row) as u32;
+            alone = alone.iter().map(moved).collect();
+            with_key = with_key.map(|rows| {
+                rows.iter().filter(|row| is_known[**row as usize]).map(moved).collect::<Vec<u32>>()
+            });
+            let mut known = is_known.iter();
+            places.retain(|_| known.next().is_none_or(|known| *known));
+            batch = batch.filter(&BooleanArray::from(is_known))?;
+            let keyed = match &with_key {
+                None => batch.clone(),
+                Some(rows) => batch.take(&UInt32Array::from(rows.clone()))?,
+            };
+            keys = own.table.keys(&keyed.rows, keyed.hashes)?;
+        }
+        let strays = strays.len() as u64;
+        Ok(Self { input, batch, with_key, keys, cursor, places, alone: alone.into(), strays })
+    }
+
+    /// The rows that have a key.
+    fn keyed_rows(&self) -> Result<ChangelogBatch> {
+        match &self.with_key {
+            None => Ok(self.batch.clone()),
+            Some(rows) => self.batch.take(&UInt32Array::from(rows.clone())),
+        }
     }
 
     /// Says the lone rows up to this one.

@@ -18,7 +18,7 @@ use millpond_state::{MultimapSpec, MultimapTable};
 use super::JoinFactory;
 use super::kind::Lone;
 use super::retention::SideRetention;
-use crate::operator::BuildContext;
+use crate::operator::{BuildContext, InputIndex};
 use crate::ttl::end_of_step;
 
 #[derive(Debug)]
@@ -48,15 +48,15 @@ pub(super) struct Kept {
 }
 
 impl Side {
-    pub(super) fn new(
-        factory: &JoinFactory,
-        context: BuildContext,
-        name: &str,
-        rows: &SchemaRef,
-        keys: &[usize],
-        mode: ChangelogMode,
-        (retention, lone): (Option<SideRetention>, Lone),
-    ) -> Result<Self> {
+    /// The side of an input, without rows.
+    pub(super) fn new(factory: &JoinFactory, context: BuildContext, input: InputIndex) -> Result<Self> {
+        let (name, rows, keys, mode) = match input {
+            0 => ("left", &factory.left_schema, &factory.left_keys, factory.left_mode),
+            _ => ("right", &factory.right_schema, &factory.right_keys, factory.right_mode),
+        };
+        let retention = [factory.retention.left, factory.retention.right][input];
+        let lone = <[Lone; 2]>::from(factory.kind.lone(factory.retention))[input];
+        let ttl = factory.ttl[input];
         let retracts = match mode {
             ChangelogMode::Append => false,
             ChangelogMode::Retract => true,
@@ -64,16 +64,16 @@ impl Side {
                 return Err(Error::internal(format!("the {name} input of a join is in upsert mode")));
             }
         };
-        let stored = match factory.ttl {
+        let stored = match ttl {
             Some(_) => with_column(rows, kept_since()),
             None => rows.clone(),
         };
-        let age = factory.ttl.map(|_| rows.fields().len());
+        let age = ttl.map(|_| rows.fields().len());
         let table = MultimapTable::new(MultimapSpec {
             name: name.into(),
             rows: stored,
             compared: rows.fields().len(),
-            keys: keys.to_vec(),
+            keys: keys.clone(),
             null_keys: factory.null_equals_null,
             time_column: retention.map(SideRetention::column).or(age),
             retracts,
@@ -82,13 +82,13 @@ impl Side {
         })?;
         Ok(Self {
             table,
-            keys: keys.to_vec(),
+            keys: keys.clone(),
             precision: precision_of(rows, retention)?,
             retention,
             lone,
             touched: Vec::new(),
             waiting: BinaryHeap::new(),
-            ttl: factory.ttl,
+            ttl,
         })
     }
 
@@ -99,6 +99,11 @@ impl Side {
         let mut columns = rows.columns().to_vec();
         columns.push(Arc::new(TimestampMicrosecondArray::from(vec![since; rows.num_rows()])));
         Ok(RecordBatch::try_new(with_column(rows.schema_ref(), kept_since()), columns)?)
+    }
+
+    /// The key of each row.
+    pub(super) fn key_columns(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
+        self.keys.iter().map(|key| rows.column(*key).clone()).collect()
     }
 
     /// Forgets the rows whose time to live is over.
@@ -146,15 +151,9 @@ impl Side {
         if self.ttl.is_some() {
             return self.keep_in_order(batch, added, removed, now);
         }
-        let (places, partners) = (self.add(batch, &added, now)?, self.remove(batch, &removed)?);
+        let places = self.add(batch, &added, now)?;
         let mut kept = self.kept(batch.num_rows(), added.iter().map(|row| *row as usize), places);
-        for (row, partners) in removed.iter().zip(partners) {
-            match partners {
-                None => kept.strays.push(*row),
-                Some(partners) if partners.shown && self.counts() => kept.shown.push(*row),
-                Some(_) => {}
-            }
-        }
+        kept.strays = self.take_back(batch, removed, &mut kept)?;
         Ok(kept)
     }
 
@@ -167,26 +166,44 @@ impl Side {
         removed: Vec<u32>,
         now: EpochTime,
     ) -> Result<Kept> {
-        let partners = self.remove(batch, &removed)?;
-        let missing = removed.iter().zip(partners).filter(|(_, partners)| partners.is_none());
-        let mut rest: Vec<(u32, bool)> = missing.map(|(row, _)| (*row, false)).collect();
+        let mut kept = self.kept(batch.num_rows(), std::iter::empty(), RowId::NONE);
+        let missing = self.take_back(batch, removed, &mut kept)?;
+        let mut rest: Vec<(u32, bool)> = missing.into_iter().map(|row| (row, false)).collect();
         rest.extend(added.into_iter().map(|row| (row, true)));
         rest.sort_unstable();
-        let mut kept = Kept::default();
         for run in rest.chunk_by(|a, b| a.1 == b.1) {
             let rows: Vec<u32> = run.iter().map(|(row, _)| *row).collect();
             match run[0].1 {
                 true => {
-                    self.add(batch, &rows, now)?;
+                    let first = self.add(batch, &rows, now)?;
+                    let added = self.kept(batch.num_rows(), rows.iter().map(|row| *row as usize), first);
+                    for (place, added) in kept.places.iter_mut().zip(added.places) {
+                        *place = if added == RowId::NONE { *place } else { added };
+                    }
                 }
                 false => {
-                    let partners = self.remove(batch, &rows)?;
-                    let strays = rows.iter().zip(partners).filter(|(_, partners)| partners.is_none());
-                    kept.strays.extend(strays.map(|(row, _)| *row));
+                    let strays = self.take_back(batch, rows, &mut kept)?;
+                    kept.strays.extend(strays);
                 }
             }
         }
+        kept.shown.sort_unstable();
+        kept.strays.sort_unstable();
         Ok(kept)
+    }
+
+    /// Takes rows back; gives those that are not there.
+    fn take_back(&mut self, batch: &ChangelogBatch, rows: Vec<u32>, kept: &mut Kept) -> Result<Vec<u32>> {
+        let partners = self.remove(batch, &rows)?;
+        let mut missing = Vec::new();
+        for (row, partners) in rows.into_iter().zip(partners) {
+            match partners {
+                None => missing.push(row),
+                Some(partners) if partners.shown && self.counts() => kept.shown.push(row),
+                Some(_) => {}
+            }
+        }
+        Ok(missing)
     }
 
     fn kept(&mut self, rows: usize, added: impl Iterator<Item = usize>, first: RowId) -> Kept {
@@ -223,11 +240,7 @@ impl Side {
     pub(super) fn hashes(&self, batch: &ChangelogBatch) -> Result<KeyHashes> {
         match &batch.hashes {
             Some(hashes) => Ok(hashes.clone()),
-            None => {
-                let columns: Vec<ArrayRef> =
-                    self.keys.iter().map(|k| batch.rows.column(*k).clone()).collect();
-                stable_hashes(&columns, batch.num_rows())
-            }
+            None => stable_hashes(&self.key_columns(&batch.rows), batch.num_rows()),
         }
     }
 

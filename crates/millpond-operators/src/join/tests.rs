@@ -57,7 +57,7 @@ fn factory() -> JoinFactory {
         retention: JoinRetention::default(),
         kind: JoinKind::Inner,
         at_most_one: false,
-        ttl: None,
+        ttl: [None; 2],
     }
 }
 
@@ -469,7 +469,7 @@ fn rows_live_for_a_time() {
     let retract = JoinFactory {
         left_mode: ChangelogMode::Retract,
         right_mode: ChangelogMode::Retract,
-        ttl: Some(TTL),
+        ttl: [Some(TTL); 2],
         ..factory()
     };
     let (mut forgotten, mut strays) = (0, 0);
@@ -540,7 +540,7 @@ fn an_update_of_a_forgotten_row_is_a_new_row() {
     let retract = JoinFactory {
         left_mode: ChangelogMode::Retract,
         right_mode: ChangelogMode::Retract,
-        ttl: Some(160),
+        ttl: [Some(160); 2],
         ..factory()
     };
     let row: Row = (Some(1), 7, 0);

@@ -191,7 +191,7 @@ impl Chooser<'_> {
         let keys = prepared.keys;
         let exchange = self.exchange(prepared.input, keys.clone());
         let given = Arc::clone(&self.node(exchange).schema);
-        let ttl = self.session.state_ttl().filter(|_| !keys.is_empty());
+        let ttl = if keys.is_empty() { None } else { self.ttl_of(&aggregate.input) };
         let distinct_rows = prepared.calls.is_empty() && mode == ChangelogMode::Append;
         let output = Arc::clone(aggregate.schema.inner());
         let operator = Operator {

@@ -20,6 +20,7 @@ use millpond_core::{ChangelogMode, Error, Result};
 use millpond_operators::join::{JoinFactory, JoinKind, JoinRetention, SideRetention};
 
 use super::calc::{changing_value, volatile_function};
+use super::rank::ttl_text;
 use super::{Chooser, NodeFacts, Operator};
 use crate::interval::{Interval, Sides, interval};
 use crate::plan_error::from_datafusion;
@@ -151,8 +152,10 @@ impl Chooser<'_> {
         let single = left.keys.is_empty();
         let at_most_one = gives_at_most_one(&join.right);
         let retention = self.retention(&left, &right, interval);
-        let forgets = kind == JoinKind::Inner && retention == JoinRetention::default();
-        let ttl = self.session.state_ttl().filter(|_| forgets);
+        let ttl = match retention == JoinRetention::default() {
+            true => self.join_ttl(kind, join, single)?,
+            false => [None; 2],
+        };
         let spread = joined_spread(kind, &left, &right);
         let mut roles = self.join_roles(kind, &left, &right, interval);
         roles.truncate(output.len());
@@ -166,16 +169,20 @@ impl Chooser<'_> {
         let right_exchange = self.exchange(right.node, right.keys.clone());
         let operator = Operator {
             semantics: format!(
-                "{}{}{:?} = {:?} {} {output:?} {interval:?}",
+                "{}{}{:?} = {:?} {} {output:?} {interval:?}{}",
                 kind_text(kind),
                 if at_most_one { "scalar " } else { "" },
                 left.keys,
                 right.keys,
-                super::calc::texts(filter.as_slice())
+                super::calc::texts(filter.as_slice()),
+                ttl.map(ttl_text).join(if ttl == [None; 2] { "" } else { "," })
             ),
             state: match ttl {
-                Some(ttl) => StateBound::Ttl(seconds(ttl)),
-                None => self.join_bound(left_exchange, right_exchange, interval),
+                [Some(left), Some(right)] if left == right => StateBound::Ttl(seconds(left)),
+                [Some(left), Some(right)] => {
+                    StateBound::Ttl(format!("{}; {}", seconds(left), seconds(right)))
+                }
+                [None, _] | [_, None] => self.join_bound(left_exchange, right_exchange, interval),
             },
             factory: Arc::new(JoinFactory {
                 left_schema: Arc::clone(&self.node(left_exchange).schema),
@@ -202,6 +209,16 @@ impl Chooser<'_> {
         let id = self.add_operator(operator);
         self.spread_by(id, spread);
         Ok(id)
+    }
+
+    /// How long the rows of each side are kept. What counts partners forgets whole keys.
+    fn join_ttl(&mut self, kind: JoinKind, join: &Join, single: bool) -> Result<[Option<i64>; 2]> {
+        let [left, right] = [self.ttl_of(&join.left), self.ttl_of(&join.right)];
+        Ok(match kind {
+            JoinKind::Inner => [left, right],
+            _ if single => [None; 2],
+            _ => [left.zip(right).map(|(left, right)| left.max(right)); 2],
+        })
     }
 
     /// The windows that the join pairs by their ends.

@@ -52,6 +52,7 @@ struct Ranked<'a> {
 struct Wanted<'a> {
     /// Whose rows, with the names by which the expressions know them.
     input: NodeId,
+    plan: &'a LogicalPlan,
     schema: &'a DFSchemaRef,
     function: RankFunction,
     partition: &'a [Expr],
@@ -96,6 +97,7 @@ impl Chooser<'_> {
         let input = self.choose(&ranked.window.input)?;
         let node = self.top_n(Wanted {
             input,
+            plan: &ranked.window.input,
             schema: below,
             function: ranked.function,
             partition: ranked.partition,
@@ -130,6 +132,7 @@ impl Chooser<'_> {
         let first = skip as u64 + 1;
         let node = self.top_n(Wanted {
             input,
+            plan,
             schema: plan.schema(),
             function: RankFunction::RowNumber,
             partition: &[],
@@ -168,7 +171,7 @@ impl Chooser<'_> {
             emit_rank: wanted.rank.is_some(),
             schema: Arc::new(Schema::new(fields)),
         };
-        let spec = RankSpec {
+        let mut spec = RankSpec {
             function: wanted.function,
             partition,
             order,
@@ -176,9 +179,13 @@ impl Chooser<'_> {
             range: wanted.range,
             input_schema: given,
             input_mode,
-            ttl: self.session.state_ttl(),
+            ttl: None,
         };
-        Ok(match self.ranked_windows(exchange, &spec) {
+        let windows = self.ranked_windows(exchange, &spec);
+        if windows.is_none() || keeps_first(&spec, &output) {
+            spec.ttl = self.ttl_of(wanted.plan);
+        }
+        Ok(match windows {
             _ if keeps_first(&spec, &output) => self.deduplicate(exchange, &spec),
             Some(windows) => self.window_top_n(exchange, spec, output, windows),
             None => self.updating_top_n(exchange, spec, output, wanted.clause),
@@ -437,9 +444,9 @@ fn keeps_first(spec: &RankSpec, output: &RankOutput) -> bool {
         && !output.emit_rank
 }
 
-/// State of another time to live is another state.
-pub(super) fn ttl_text(ttl: Option<i64>) -> String {
-    ttl.map_or(String::new(), |ttl| format!(" ttl={ttl}"))
+/// State with times is other state than without; how long it lives may change.
+pub(super) fn ttl_text(ttl: Option<i64>) -> &'static str {
+    if ttl.is_some() { " ttl" } else { "" }
 }
 
 /// What makes a ranking what it is.

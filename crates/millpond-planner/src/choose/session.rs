@@ -142,6 +142,7 @@ impl Chooser<'_> {
         let (prepared, columns) = self.columns_of(input, schema, &exprs, None)?;
         let partition = columns[width..].to_vec();
         let exchange = self.exchange(prepared, partition.clone());
+        let ttl = self.ttl_of(&window.input);
         let given = self.node(exchange);
         let output = UserDefinedLogicalNodeCore::schema(window);
         let bounds: Vec<_> = output.fields().iter().skip(width).cloned().collect();
@@ -153,7 +154,6 @@ impl Chooser<'_> {
             key.dedup();
             key
         });
-        let ttl = self.session.state_ttl();
         let added = given.schema.fields().len();
         let mut roles = vec![Role::Plain; added];
         roles.extend(BOUNDS.map(|column| window_role(column, windows)));

@@ -48,7 +48,9 @@ impl MultimapTable {
 
     /// Places of the live rows of a chunk.
     pub fn places(&self, chunk: u32) -> Vec<RowId> {
-        self.live_partners(chunk).0
+        let held = chunk_of(&self.chunks, RowId { chunk, row: 0 });
+        let live = (0..held.rows()).filter(|row| !held.is_dead(*row));
+        live.map(|row| RowId { chunk, row: row as u32 }).collect()
     }
 
     /// Rows at these places, all columns.

@@ -1,5 +1,7 @@
 //! Tests of outer, semi and anti joins.
 
+use std::cell::RefCell;
+
 use super::*;
 
 const ALL: [JoinKind; 6] =
@@ -172,4 +174,115 @@ fn interval_joins_append_their_lone_rows_once_they_are_final() {
             assert_eq!((run.join.left.table.rows(), run.join.right.table.rows()), (0, 0));
         }
     }
+}
+
+/// Against rows whose keys are forgotten as a whole: what the output has of them it keeps, what takes
+/// them back is ignored and counted, and what comes later finds nothing of them.
+#[test]
+fn keys_live_for_a_time() {
+    const TTL: i64 = 160;
+    let until = |touched: i64| (touched.div_euclid(10) + 1) * 10 + TTL;
+    let (mut forgotten, mut strays) = (0, 0);
+    for (kind, seed) in ALL.into_iter().skip(1).flat_map(|kind| (0..20).map(move |seed| (kind, seed))) {
+        let filter = (seed % 2 == 0).then(less_than);
+        let accept = |l: &Row, r: &Row| seed % 2 != 0 || l.1 < r.1;
+        let (left_mode, right_mode) = (ChangelogMode::Retract, ChangelogMode::Retract);
+        let factory = JoinFactory { left_mode, right_mode, filter, ttl: [Some(TTL); 2], ..factory_of(kind) };
+        let mut random = Random::seeded(seed);
+        let mut run = Run::new(&factory);
+        let mut stored = [Stored::default(), Stored::default()];
+        // Rows with the time at which they came; when each key was touched; what is left of others.
+        let mut content: [Vec<(Row, i64)>; 2] = Default::default();
+        let mut ever: [Vec<Row>; 2] = Default::default();
+        let mut touched: BTreeMap<i64, i64> = BTreeMap::new();
+        let left: RefCell<BTreeMap<(i64, i64), i64>> = RefCell::default();
+        let mut now = 0;
+        let live = |content: &[Vec<(Row, i64)>; 2]| -> [Vec<Row>; 2] {
+            content.each_ref().map(|rows| rows.iter().map(|(row, _)| *row).collect())
+        };
+        // Rows of keys whose time is over; what the output has of them stays.
+        let forget = |content: &mut [Vec<(Row, i64)>; 2], touched: &mut BTreeMap<i64, i64>, now: i64| {
+            let mut count = 0;
+            let over: Vec<i64> =
+                touched.iter().filter(|(_, at)| until(**at) <= now).map(|(key, _)| *key).collect();
+            for key in over {
+                touched.remove(&key);
+                let of_key = live(content)
+                    .map(|rows| -> Vec<Row> { rows.into_iter().filter(|row| row.0 == Some(key)).collect() });
+                count += of_key.iter().map(Vec::len).sum::<usize>();
+                for (line, count) in answer(kind, &of_key, accept) {
+                    *left.borrow_mut().entry(line).or_default() += count;
+                }
+                content.iter_mut().for_each(|rows| rows.retain(|(row, _)| row.0 != Some(key)));
+            }
+            count
+        };
+        for epoch in 0..80 {
+            run.ctx.time = Timestamp(now);
+            for _ in 0..random.below(4) {
+                let input = random.below(2) as usize;
+                let (mut batch, mut kinds) = (Vec::new(), Vec::new());
+                for _ in 0..random.below(5) {
+                    let takes_back = random.below(3) == 0 && !ever[input].is_empty();
+                    let row = match takes_back {
+                        true => ever[input][random.below(ever[input].len() as u64) as usize],
+                        false => {
+                            let key = random.below(4) as i64;
+                            ((key > 0).then_some(key), random.below(3) as i64, 0)
+                        }
+                    };
+                    // The oldest of equal rows goes.
+                    let place = content[input].iter().position(|(other, _)| *other == row);
+                    match (takes_back, place) {
+                        (true, Some(place)) => {
+                            content[input].remove(place);
+                        }
+                        (true, None) if row.0.is_none() => continue,
+                        (true, None) => strays += 1,
+                        (false, _) => {
+                            content[input].push((row, now));
+                            ever[input].push(row);
+                        }
+                    }
+                    if let (Some(key), true) = (row.0, !takes_back || place.is_some()) {
+                        touched.insert(key, now);
+                    }
+                    batch.push(row);
+                    kinds.push(if takes_back { RowKind::Delete } else { RowKind::Insert });
+                }
+                run.process(input, ChangelogBatch::with_kinds(rows(&batch), kinds));
+            }
+            now += random.below(60) as i64;
+            run.ctx.time = Timestamp(now);
+            let mut progress = run.join.end_epoch(&mut run.ctx, None, Timestamp(now)).unwrap().progress;
+            run.fold();
+            while progress == Progress::More {
+                progress = run.join.resume(&mut run.ctx).unwrap();
+                run.fold();
+            }
+            forgotten += forget(&mut content, &mut touched, now);
+            let mut expected = answer(kind, &live(&content), accept);
+            for (line, count) in left.borrow().iter() {
+                *expected.entry(*line).or_default() += count;
+            }
+            assert_eq!(run.pairs, expected, "{kind:?}, seed {seed}, epoch {epoch}");
+            let kept = content.iter().flatten().filter(|(row, _)| row.0.is_some()).count();
+            let known: usize = run.join.tables().iter().map(|table| table.rows()).sum();
+            assert_eq!(known, kept, "{kind:?}, seed {seed}, epoch {epoch}");
+            if random.below(6) == 0 {
+                run.restart(&factory, &mut stored);
+                // Of a key only its rows are known.
+                touched.clear();
+                for (row, at) in content.iter().flatten() {
+                    if let Some(key) = row.0 {
+                        let latest = touched.entry(key).or_insert(*at);
+                        *latest = (*latest).max(*at);
+                    }
+                }
+                forgotten += forget(&mut content, &mut touched, now);
+            }
+        }
+        assert!(run.ctx.metrics.rejected.value() > 0, "{kind:?}, seed {seed}");
+    }
+    assert!(forgotten > 1000 && strays > 500, "{forgotten} {strays}");
 }
